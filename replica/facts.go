@@ -30,13 +30,14 @@ type Facts struct {
 	Up      bool          // the process answers; busy and loading count as up
 	Gone    bool          // connection refused or reset: nothing listens there
 	Err     string        // why Up is false, in words, for people
+	Note    string        // what an operator should know although it is up: its key is refused, /slots is off
 	Engine  Engine        // what it is; EngineAuto while unknown
 	Version string        // as the engine gives it
 
 	Loading  bool // a llama.cpp that is still loading its model
 	Sleeping bool // a llama.cpp asleep; it must not be woken by probing
 
-	Slots      int     // slots the engine reports (llama.cpp total_slots); 0 unknown
+	Slots      int     // slots the engine reports (llama.cpp total_slots; the smallest of a router's models); 0 unknown
 	Context    int     // tokens per slot; 0 unknown
 	Models     []Model // models present
 	ModelsRead bool    // the model list could be read; while false any model is served
@@ -44,7 +45,7 @@ type Facts struct {
 
 	InHand   int // requests the engine is working on, whoever sent them; -1 unknown
 	Waiting  int // requests in the engine's own queue; -1 unknown
-	Progress int // sum of prompt tokens processed and tokens decoded by running slots; grows while it works; -1 unknown
+	Progress int // prompt tokens processed and tokens decoded so far, as far as probes saw; never falls, grows while it works; -1 unknown
 }
 
 // Model is one model a replica has.

@@ -1,0 +1,50 @@
+# Switchyard. `make` alone lists what there is.
+.DEFAULT_GOAL := help
+TOOL  := go tool -modfile=tools/go.mod
+LDV   := -X main.commit=$(shell git rev-parse --short HEAD 2>/dev/null)
+FUZZ  ?= 5s
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## the binary, as ./switchyard
+	go build -trimpath -ldflags '$(LDV)' -o switchyard ./cmd/switchyard
+
+.PHONY: demo
+demo: build ## the whole thing with no GPU: three simulated replicas, the gateway, traffic
+	./switchyard demo
+
+.PHONY: test
+test: ## all tests
+	go test ./...
+
+.PHONY: race
+race: ## all tests under the race detector
+	go test -race ./...
+
+.PHONY: check
+check: ## what CI runs: format, vet, staticcheck, modernisers, race, short fuzz, build without cgo
+	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofumpt would change:"; echo "$$out"; exit 1; }
+	go vet ./...
+	$(TOOL) staticcheck ./...
+	@out=$$(go fix -diff ./... 2>&1); test -z "$$out" || { echo "go fix would change:"; echo "$$out"; exit 1; }
+	CGO_ENABLED=0 go build -o /dev/null ./cmd/switchyard
+	go test -race ./...
+	$(MAKE) --no-print-directory fuzz
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for a moment (FUZZ=60s for longer)
+	@set -e; for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | sort); do \
+	  for t in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -d' ' -f2); do \
+	    echo "fuzz $$(dirname $$f) $$t"; go test -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZ) $$(dirname $$f) >/tmp/switchyard-fuzz.log 2>&1 || { cat /tmp/switchyard-fuzz.log; exit 1; }; \
+	  done; done
+
+.PHONY: bench
+bench: ## the benchmarks of the parts
+	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: test-engines
+test-engines: ## tests against a real Ollama; skipped with a word where there is none
+	go test -v -count=1 -timeout 15m -run 'RealEngine' ./cmd/switchyard
