@@ -1,0 +1,152 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+)
+
+const (
+	maxChunkLine = 4 << 10  // a chunk's size and its extensions
+	maxTrailer   = 64 << 10 // all trailers together
+)
+
+// chunked takes the chunked framing off a body, however it is cut into reads.
+type chunked struct {
+	state chunkState
+	left  uint64 // of the chunk's data
+	line  int    // bytes of the size line, or of the trailers, so far
+}
+
+type chunkState uint8
+
+const (
+	chunkSize    chunkState = iota // before or in the size's digits
+	chunkExt                       // behind the digits: blanks, extensions
+	chunkSizeLF                    // the LF of the size line
+	chunkData                      // in the data
+	chunkDataCR                    // the CR behind the data
+	chunkDataLF                    // the LF behind the data
+	trailerStart                   // at the start of a trailer line
+	trailerLine                    // in a trailer line
+	trailerLF                      // the LF of a trailer line
+	trailerEndLF                   // the last LF of the body
+	chunkedDone
+)
+
+var errChunk = errors.New("malformed chunked body")
+
+// decode takes the next bytes of the body. It gives the data in them, moved
+// together inside b so that one piece of input is one piece of output, and how
+// many bytes of b belong to the body: all of them until state is chunkedDone.
+// Data before an error is given with the error.
+func (d *chunked) decode(b []byte) (data []byte, n int, err error) {
+	from, to := 0, 0 // the data gathered so far is b[from:to]
+	for n < len(b) && d.state != chunkedDone && err == nil {
+		if d.state != chunkData {
+			err = d.step(b[n])
+			n++
+			continue
+		}
+		m := int(min(d.left, uint64(len(b)-n)))
+		if to == 0 {
+			from, to = n, n
+		}
+		if to < n {
+			copy(b[to:], b[n:n+m])
+		}
+		to, n = to+m, n+m
+		if d.left -= uint64(m); d.left == 0 {
+			d.state = chunkDataCR
+		}
+	}
+	return b[from:to:to], n, err
+}
+
+// step takes one byte that is not data.
+func (d *chunked) step(c byte) error {
+	switch d.state {
+	case chunkSize:
+		return d.size(c)
+	case chunkExt:
+		if d.line++; d.line > maxChunkLine {
+			return fmt.Errorf("a chunk's size line of more than %d bytes", maxChunkLine)
+		}
+		if c == '\r' {
+			d.state = chunkSizeLF
+		} else if !valueChar(c) {
+			return errChunk
+		}
+	case chunkSizeLF:
+		if d.state = chunkData; d.left == 0 {
+			d.state = trailerStart
+		}
+		d.line = 0
+		return expect(c, '\n')
+	case chunkDataCR:
+		d.state = chunkDataLF
+		return expect(c, '\r')
+	case chunkDataLF:
+		d.state = chunkSize
+		return expect(c, '\n')
+	case trailerStart, trailerLine:
+		return d.trailer(c)
+	case trailerLF:
+		d.state = trailerStart
+		return expect(c, '\n')
+	case trailerEndLF:
+		d.state = chunkedDone
+		return expect(c, '\n')
+	}
+	return nil
+}
+
+func (d *chunked) size(c byte) error {
+	var digit byte
+	switch {
+	case '0' <= c && c <= '9':
+		digit = c - '0'
+	case 'a' <= c && c <= 'f':
+		digit = c - 'a' + 10
+	case 'A' <= c && c <= 'F':
+		digit = c - 'A' + 10
+	case d.line == 0:
+		return errChunk
+	case c == '\r':
+		d.state = chunkSizeLF
+		return nil
+	case c == ';' || c == ' ' || c == '\t':
+		d.state = chunkExt
+		return nil
+	default:
+		return errChunk
+	}
+	if d.line++; d.line > 15 { // what fits an int64 with room
+		return errors.New("a chunk's size of more than 15 digits")
+	}
+	d.left = d.left<<4 | uint64(digit)
+	return nil
+}
+
+func (d *chunked) trailer(c byte) error {
+	if d.line++; d.line > maxTrailer {
+		return fmt.Errorf("trailers of more than %d bytes", maxTrailer)
+	}
+	switch {
+	case c == '\r' && d.state == trailerStart:
+		d.state = trailerEndLF
+	case c == '\r':
+		d.state = trailerLF
+	case valueChar(c):
+		d.state = trailerLine
+	default:
+		return errChunk
+	}
+	return nil
+}
+
+func expect(c, want byte) error {
+	if c != want {
+		return errChunk
+	}
+	return nil
+}

@@ -1,0 +1,259 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// bufSize holds the head and body of most requests, and what a replica
+	// usually sends at once. More is read in pieces and written beside the head.
+	bufSize = 16 << 10
+	// smallSize is what a TLS connection waits with: crypto/tls cannot say
+	// "something is there" without a place to put it.
+	smallSize = 2 << 10
+)
+
+var buffers = sync.Pool{New: func() any { return new([bufSize]byte) }}
+
+// conn is a connection and the bytes read from it that nobody has taken yet.
+// One exchange at a time uses it.
+type conn struct {
+	nc  net.Conn
+	tcp *net.TCPConn    // nc, or what lies under its TLS
+	ctl syscall.RawConn // of tcp: for looking without reading
+	raw syscall.RawConn // of tcp where it can be read and written directly: not under TLS
+
+	// b[r:w] has been read and not taken. b is nil, or the pooled buffer, or
+	// small (TLS), or a larger one for a long head.
+	b      []byte
+	r, w   int
+	pooled *[bufSize]byte
+	small  []byte
+	filled bool // the last read left no room: more is likely there
+
+	// The callbacks given to raw are made once, their results left in got.
+	onRead, onWrite func(fd uintptr) bool
+	onPeek          func(fd uintptr)
+	out             []byte
+	got             struct {
+		n     int
+		again bool
+		err   error
+	}
+
+	armed     time.Time // the read deadline that is set; guarded by the exchange's mu
+	used      bool      // has carried an exchange before
+	idleUntil time.Time
+}
+
+func newConn(nc net.Conn) *conn {
+	c := &conn{nc: nc}
+	switch t := nc.(type) {
+	case *net.TCPConn:
+		c.tcp = t
+	case *tls.Conn:
+		c.tcp, _ = t.NetConn().(*net.TCPConn)
+	}
+	if c.tcp == nil || !rawIO {
+		return c
+	}
+	c.ctl, _ = c.tcp.SyscallConn()
+	if nc == net.Conn(c.tcp) {
+		c.raw = c.ctl
+	}
+	c.onRead, c.onWrite, c.onPeek = c.readReady, c.writeOnce, c.peek
+	return c
+}
+
+// fill waits for bytes and adds them to the buffer. While it waits on plain
+// TCP with nothing read before, it holds no buffer: the runtime calls readReady
+// first and then each time the socket may be readable, and readReady borrows a
+// buffer only for the read itself.
+func (c *conn) fill() error {
+	if c.r == c.w {
+		c.r, c.w = 0, 0
+		if c.raw == nil {
+			c.release()
+			c.b = c.waitingBuffer()
+		}
+	}
+	if c.raw == nil {
+		n, err := c.nc.Read(c.b[c.w:])
+		c.w += n
+		c.filled = c.w == len(c.b)
+		if n > 0 {
+			return nil
+		}
+		return err
+	}
+	if err := c.raw.Read(c.onRead); err != nil {
+		return err
+	}
+	if c.got.err != nil {
+		return c.got.err
+	}
+	if c.got.n == 0 {
+		return io.EOF
+	}
+	c.w += c.got.n
+	return nil
+}
+
+func (c *conn) readReady(fd uintptr) bool {
+	if c.b == nil {
+		c.borrow()
+	}
+	c.got.n, c.got.again, c.got.err = readNow(fd, c.b[c.w:])
+	if c.got.again && c.w == 0 {
+		c.release()
+	}
+	return !c.got.again
+}
+
+func (c *conn) waitingBuffer() []byte {
+	if c.filled {
+		c.borrow()
+		return c.b
+	}
+	if c.small == nil {
+		c.small = make([]byte, smallSize)
+	}
+	return c.small
+}
+
+func (c *conn) borrow() {
+	c.pooled = buffers.Get().(*[bufSize]byte)
+	c.b = c.pooled[:]
+}
+
+// release gives the buffer back; what was in it is gone.
+func (c *conn) release() {
+	if c.pooled != nil {
+		buffers.Put(c.pooled)
+		c.pooled = nil
+	}
+	c.b, c.r, c.w = nil, 0, 0
+}
+
+// room makes place behind b[r:w] for at least one more byte, up to limit bytes
+// that wait to be taken; false: that many wait already.
+func (c *conn) room(limit int) bool {
+	if c.w < len(c.b) || c.b == nil {
+		return true
+	}
+	if c.w-c.r >= limit {
+		return false
+	}
+	if c.r > 0 {
+		c.w = copy(c.b, c.b[c.r:c.w])
+		c.r = 0
+		return true
+	}
+	old, n := c.b[:c.w], c.w
+	if pooled := c.pooled; pooled != nil {
+		c.b = make([]byte, limit)
+		copy(c.b, old)
+		buffers.Put(pooled)
+		c.pooled = nil
+	} else if n < bufSize {
+		c.borrow()
+		copy(c.b, old)
+	} else {
+		c.b = append(make([]byte, 0, limit), old...)[:limit]
+	}
+	return true
+}
+
+// quiet says whether an unused connection is still open and has nothing to say.
+// Anything readable disqualifies it: an end, a reset, or bytes nobody asked for.
+func (c *conn) quiet() bool {
+	if c.ctl == nil {
+		return true
+	}
+	return c.ctl.Control(c.onPeek) == nil && c.got.again
+}
+
+// answering says whether bytes wait to be read, without waiting for them.
+func (c *conn) answering() bool {
+	return c.raw != nil && c.raw.Control(c.onPeek) == nil && c.got.n > 0
+}
+
+func (c *conn) peek(fd uintptr) { c.got.n, c.got.again, c.got.err = peekNow(fd) }
+
+func (c *conn) writeOnce(fd uintptr) bool {
+	c.got.n, c.got.again, c.got.err = writeNow(fd, c.out)
+	return true
+}
+
+// write sends head and then body. The usual request fits the socket's empty
+// send buffer: one attempt, with no deadline set and nobody watching ctx. Only
+// if it did not take everything is there something to wait for.
+func (c *conn) write(ctx context.Context, deadline time.Time, head, body []byte) (n int, err error) {
+	if c.raw != nil && len(body) == 0 {
+		c.out = head
+		err := c.raw.Write(c.onWrite)
+		c.out = nil
+		if err != nil {
+			return 0, err
+		}
+		n = c.got.n
+		if c.got.err != nil && !c.got.again {
+			return n, c.got.err
+		}
+		if n == len(head) {
+			return n, nil
+		}
+		head = head[n:]
+	}
+	m, err := c.writeWaiting(ctx, deadline, head, body)
+	return n + m, err
+}
+
+func (c *conn) writeWaiting(ctx context.Context, deadline time.Time, head, body []byte) (int, error) {
+	bufs := net.Buffers{head}
+	if len(body) > 0 {
+		bufs = append(bufs, body)
+	}
+	if err := c.nc.SetWriteDeadline(deadline); err != nil {
+		return 0, err
+	}
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cut)
+		c.nc.SetWriteDeadline(time.Unix(1, 0)) // an error means it is closed: nothing to cut
+	})
+	n, err := bufs.WriteTo(c.nc)
+	if !stop() {
+		<-cut // else it could cut the next exchange's write
+		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+			err = context.Cause(ctx)
+		}
+	}
+	if err == nil {
+		err = c.nc.SetWriteDeadline(time.Time{})
+	}
+	return int(n), err
+}
+
+// closeWrite ends our sending side and leaves the other open.
+func (c *conn) closeWrite() {
+	if t, ok := c.nc.(*tls.Conn); ok {
+		t.CloseWrite() // the close_notify; a failure shows when reading
+	}
+	if c.tcp != nil {
+		c.tcp.CloseWrite()
+	}
+}
+
+func (c *conn) close() {
+	c.release()
+	c.nc.Close()
+}
