@@ -1,0 +1,262 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"switchyard/breaker"
+	"switchyard/replica"
+)
+
+// admit decides on a request whose body has been read. The steps, in order:
+//  1. a stopping gateway refuses;
+//  2. the names are resolved to replicas: none has the model → 404, all that
+//     have it are out → 503;
+//  3. the forecast of each candidate model is made; the first that meets the
+//     deadline is taken, else the first that is served;
+//  4. a full queue refuses, unless a slot is free now;
+//  5. a forecast past the deadline refuses (R4), unless admission only observes;
+//  6. otherwise the request is promised, queued, and the queue is dispatched.
+func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
+	t.ask = ask
+	c.reclass(t, ask.Class)
+	c.arrivedIn(t)
+	if c.stopping {
+		return c.drainingRefusal(now)
+	}
+	models, ref := c.resolve(now, ask)
+	if ref != nil {
+		return ref
+	}
+	f := c.chooseModel(now, t, models)
+	t.decision.ForecastS = f.firstToken().Seconds()
+	t.decision.Candidates = f.notes
+	if f.wait > 0 {
+		if ref := c.queueFull(now, ask, f); ref != nil {
+			return ref
+		}
+	}
+	if late := f.total() - ask.Deadline.Sub(now); late > 0 && c.cfg.Enabled && f.known {
+		if !c.cfg.Observe {
+			t.decision.RetryAfterS = retryAfter(late).Seconds()
+			return c.unmeetable(f, ask, late, now)
+		}
+		t.decision.WouldRefuse = true
+	}
+	t.promised = true
+	c.enqueue(now, t)
+	c.dispatch(now)
+	return nil
+}
+
+// reclass moves a request to the class its body asked for.
+func (c *core) reclass(t *Ticket, name string) {
+	if name == "" || name == t.class.name {
+		return
+	}
+	t.class = c.classes[c.cfg.classOr(name)]
+}
+
+// resolve gives the candidates that some available replica serves.
+func (c *core) resolve(now time.Time, ask Ask) ([]string, *Refusal) {
+	names := ask.Models
+	if len(names) == 0 {
+		name, ref := c.onlyModel(ask)
+		if ref != nil {
+			return nil, ref
+		}
+		names = []string{name}
+	}
+	var usable []string
+	known, unread := false, false
+	for _, m := range names {
+		l := lane{model: m, engines: joinEngines(ask.Engines), pin: ask.Pin}
+		for _, r := range c.fleet {
+			serves, sure := c.servesKnown(r, l)
+			unread = unread || !sure
+			known = known || serves
+			if serves && r.Available(now) {
+				usable = append(usable, m)
+				break
+			}
+		}
+	}
+	switch {
+	case len(usable) > 0:
+		return usable, nil
+	case known || unread:
+		return nil, c.noReplica(now, ask)
+	}
+	return nil, c.modelNotFound(ask)
+}
+
+// onlyModel is the model of a request that names none: the one that all
+// replicas which serve the path offer, if they offer the same one (R17).
+func (c *core) onlyModel(ask Ask) (string, *Refusal) {
+	l := lane{engines: joinEngines(ask.Engines), pin: ask.Pin}
+	var names []string
+	for _, r := range c.fleet {
+		if !c.servesPath(r, l) {
+			continue
+		}
+		for _, m := range r.Facts.Models {
+			if serves, _ := r.Serves(m.Name); serves && !slices.Contains(names, m.Name) {
+				names = append(names, m.Name)
+			}
+		}
+	}
+	if len(names) > 1 {
+		slices.Sort(names)
+		return "", &Refusal{
+			Reason:  ReasonBadRequest,
+			Message: "the request names no model and there are several: name one of " + strings.Join(clip(names), ", "),
+		}
+	}
+	return "", nil
+}
+
+func clip(names []string) []string {
+	const most = 20
+	if len(names) <= most {
+		return names
+	}
+	return append(slices.Clone(names[:most]), fmt.Sprintf("and %d more", len(names)-most))
+}
+
+// servesPath reports whether a replica's engine serves the lane's path.
+func (c *core) servesPath(r *replica.Replica, l lane) bool {
+	if l.pin != "" && l.pin != r.Config.Name {
+		return false
+	}
+	return l.engines == "" || containsName(l.engines, string(r.Engine()))
+}
+
+// serves reports whether a replica may be sent requests of the lane, whatever
+// its present state.
+func (c *core) serves(r *replica.Replica, l lane) bool {
+	ok, _ := c.servesKnown(r, l)
+	return ok
+}
+
+// servesKnown is serves, and whether that is certain: before the first answer
+// of a replica whose models are not configured it is not.
+func (c *core) servesKnown(r *replica.Replica, l lane) (serves, sure bool) {
+	if l.pin != "" && l.pin != r.Config.Name {
+		return false, true
+	}
+	if e := r.Engine(); e == replica.EngineAuto || e == "" {
+		return false, false
+	}
+	if !c.servesPath(r, l) {
+		return false, true
+	}
+	if l.context > 0 && r.ContextOf(l.model) <= l.context {
+		return false, true
+	}
+	if l.model == "" {
+		return true, true
+	}
+	return r.Serves(l.model)
+}
+
+// noReplica is the answer while every replica that could serve is out.
+func (c *core) noReplica(now time.Time, ask Ask) *Refusal {
+	wait := time.Duration(0)
+	for _, r := range c.fleet {
+		back := max(c.cfg.ProbeEvery, time.Second)
+		if v := r.Breaker.View(now); v.State == breaker.Open && v.NextTrial.Sub(now) > back {
+			back = v.NextTrial.Sub(now)
+		}
+		if wait == 0 || back < wait {
+			wait = back
+		}
+	}
+	what := "every replica that could serve this request is out"
+	if ask.Public != "" {
+		what = fmt.Sprintf("every replica that could serve %q is out", ask.Public)
+	}
+	return &Refusal{Reason: ReasonNoReplica, Message: what, RetryAfter: max(wait, time.Second)}
+}
+
+func (c *core) modelNotFound(ask Ask) *Refusal {
+	var names []string
+	for _, r := range c.fleet {
+		if !c.servesPath(r, lane{engines: joinEngines(ask.Engines)}) {
+			continue
+		}
+		for _, m := range r.Facts.Models {
+			if serves, _ := r.Serves(m.Name); serves && !slices.Contains(names, m.Name) {
+				names = append(names, m.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return &Refusal{Reason: ReasonModelNotFound, Models: clip(names)}
+}
+
+// chooseModel takes the first candidate whose forecast meets the deadline,
+// else the first.
+func (c *core) chooseModel(now time.Time, t *Ticket, models []string) forecast {
+	var first forecast
+	for i, m := range models {
+		l := lane{model: m, engines: joinEngines(t.ask.Engines), pin: t.ask.Pin}
+		f := c.forecast(now, t, l)
+		if i == 0 {
+			first = f
+			t.lane = l
+		}
+		if !f.known || f.total() <= t.ask.Deadline.Sub(now) {
+			t.lane = l
+			return f
+		}
+	}
+	return first
+}
+
+// queueFull refuses what the queue has no room for.
+func (c *core) queueFull(now time.Time, ask Ask, f forecast) *Refusal {
+	q := c.cfg.Queue
+	waiting := c.q.Len() + len(c.bound)
+	switch {
+	case q.MaxRequests > 0 && waiting >= q.MaxRequests:
+		return &Refusal{
+			Reason:     ReasonQueueFull,
+			Message:    fmt.Sprintf("the queue is full: %d requests wait", waiting),
+			RetryAfter: retryAfter(f.wait / 2),
+		}
+	case q.MaxBytes > 0 && c.q.Bytes()+ask.Bytes > q.MaxBytes:
+		return &Refusal{
+			Reason:     ReasonQueueFull,
+			Message:    fmt.Sprintf("the queue is full: %d bytes of requests wait, and this one has %d", c.q.Bytes(), ask.Bytes),
+			RetryAfter: retryAfter(f.wait / 2),
+		}
+	}
+	return nil
+}
+
+// unmeetable is the refusal of a forecast that is past the deadline by late.
+func (c *core) unmeetable(f forecast, ask Ask, late time.Duration, now time.Time) *Refusal {
+	what := "the first token"
+	if ask.ClientDeadline && !ask.Stream {
+		what = "the answer"
+	}
+	never := f.own() > ask.Deadline.Sub(now)
+	r := &Refusal{
+		Reason: ReasonDeadlineUnmeetable, RetryAfter: retryAfter(late), NoRetry: never,
+		Message: fmt.Sprintf("%s would come in about %s, later than the deadline of %s",
+			what, round(f.total()), round(ask.Deadline.Sub(now))),
+	}
+	if never {
+		r.Message = fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s",
+			what, round(f.own()), round(ask.Deadline.Sub(now)))
+	}
+	return r
+}
+
+// retryAfter is an honest wait: never less than a second, since Retry-After
+// has whole ones and an earlier return would be refused again.
+func retryAfter(d time.Duration) time.Duration { return max(d, time.Second) }
+
+func round(d time.Duration) time.Duration { return d.Round(100 * time.Millisecond) }

@@ -1,0 +1,65 @@
+package admission
+
+import "time"
+
+// budget is the retry budget of the whole gateway: so many retries as a share
+// of the last minute's requests, plus the fleet's slots. It keeps a dying
+// fleet from being finished off by retries (R7).
+type budget struct {
+	requests, retries [60]int
+	at                int64 // second of the newest bucket
+}
+
+// advance clears the buckets that a minute has passed over.
+func (b *budget) advance(now time.Time) int {
+	s := now.Unix()
+	for n := min(s-b.at, 60); n > 0; n-- {
+		i := (s - n + 1) % 60
+		b.requests[i], b.retries[i] = 0, 0
+	}
+	b.at = max(b.at, s)
+	return int(b.at % 60)
+}
+
+func (b *budget) request(now time.Time) { b.requests[b.advance(now)]++ }
+
+// retry takes one retry, if the budget has one.
+func (b *budget) retry(now time.Time, share float64, slots int) bool {
+	i := b.advance(now)
+	requests, retries := 0, 0
+	for j := range b.requests {
+		requests += b.requests[j]
+		retries += b.retries[j]
+	}
+	if float64(retries) >= share*float64(requests)+float64(slots) {
+		return false
+	}
+	b.retries[i]++
+	return true
+}
+
+// seenBodies remembers the last requests that were answered with a 5xx, so
+// that a client which repeats a poison request has it counted once.
+type seenBodies struct {
+	ring [256]uint64
+	set  map[uint64]int
+	next int
+}
+
+func (s *seenBodies) init() { s.set = make(map[uint64]int, len(s.ring)) }
+
+// before reports whether h was here lately, and notes it.
+func (s *seenBodies) before(h uint64) bool {
+	if s.set[h] > 0 {
+		return true
+	}
+	if old := s.ring[s.next]; s.set[old] > 1 {
+		s.set[old]--
+	} else {
+		delete(s.set, old)
+	}
+	s.ring[s.next] = h
+	s.set[h]++
+	s.next = (s.next + 1) % len(s.ring)
+	return false
+}

@@ -1,0 +1,207 @@
+package admission
+
+import (
+	"time"
+
+	"switchyard/queue"
+	"switchyard/replica"
+)
+
+// core is the pure part of the controller: one event in, state changed, no
+// clock, no lock, no I/O. Grants go to tickets' own channels, which have room.
+type core struct {
+	cfg    Config
+	began  time.Time
+	q      *queue.Queue[lane]
+	fleet  []*replica.Replica // in configuration order
+	byName map[string]*replica.Replica
+	gone   []*replica.Replica // removed by a reload, still holding slots
+	active map[*Assignment]struct{}
+	bound  map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
+	seq    uint64
+	turn   int // rotates ties between equal replicas
+
+	totals  Totals
+	promise Promises
+	classes []*classBook
+	output  map[string]*outputMean // learned output tokens by key and model
+	budget  budget
+	seen    seenBodies
+
+	noted  map[*replica.Replica]noted
+	events []Event // not yet taken
+
+	slotEnds []time.Duration // scratch of forecast
+	full     map[lane]bool   // scratch of dispatch
+
+	stopping bool
+	stopAt   time.Time
+	planned  time.Time // when Tick was last told to come
+	wanted   time.Time // earliest moment something is due; zero none
+}
+
+// classBook is what is counted for one class. Requests point at it, so that a
+// reload can reorder classes under them; index is its present place.
+type classBook struct {
+	name  string
+	index int
+
+	arrived, kept, broken int64
+	running               int
+}
+
+func (c *core) init(cfg Config, now time.Time) {
+	c.cfg, c.began = cfg, now
+	c.byName = map[string]*replica.Replica{}
+	c.active = map[*Assignment]struct{}{}
+	c.bound = map[*Ticket]struct{}{}
+	c.output = map[string]*outputMean{}
+	c.full = map[lane]bool{}
+	c.noted = map[*replica.Replica]noted{}
+	c.q = queue.New[lane](queueClasses(cfg.Classes), now)
+	for i, cl := range cfg.Classes {
+		c.classes = append(c.classes, &classBook{name: cl.Name, index: i})
+	}
+	for _, rc := range cfg.Replicas {
+		c.addReplica(rc)
+	}
+}
+
+func queueClasses(cs []Class) []queue.Class {
+	out := make([]queue.Class, len(cs))
+	for i, c := range cs {
+		out[i] = queue.Class{Name: c.Name, MinShare: c.MinShare}
+	}
+	return out
+}
+
+func (c *core) arrive(now time.Time, a Arrival) *Ticket {
+	t := &Ticket{id: a.ID, key: a.Key, at: a.At, class: c.classes[c.cfg.classOr(a.Class)], c: make(chan Grant, 1)}
+	c.seq++
+	t.item.Seq = c.seq
+	c.totals.Arrived++
+	c.totals.Queued++
+	c.budget.request(now)
+	return t
+}
+
+// setPhase moves a ticket between the books' columns.
+func (c *core) setPhase(t *Ticket, p phase) {
+	c.totals.Queued -= count(t.phase == uploading || t.phase == waiting)
+	c.totals.Running -= count(t.phase == running || t.phase == between)
+	t.class.running -= int(count(t.phase == running || t.phase == between))
+	t.phase = p
+	c.totals.Queued += count(p == uploading || p == waiting)
+	c.totals.Running += count(p == running || p == between)
+	t.class.running += int(count(p == running || p == between))
+}
+
+func count(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// arrivedIn counts an arrival in its class, once the class is final: a counter
+// must not move from one label to another.
+func (c *core) arrivedIn(t *Ticket) {
+	if !t.counted {
+		t.counted = true
+		t.class.arrived++
+	}
+}
+
+// leave takes a waiting ticket out of the queue, or its unread grant back.
+func (c *core) leave(now time.Time, t *Ticket) {
+	switch t.phase {
+	case waiting:
+		c.unqueue(now, t)
+		c.setPhase(t, between)
+	case running:
+		if a := t.current; a != nil {
+			<-t.c // the grant that raced is still unread: the holder is leaving instead
+			c.finish(now, a, AttemptResult{Kind: ResultClientGone, NothingSent: true})
+		}
+	}
+	c.dispatch(now)
+}
+
+// unqueue takes a waiting ticket off the queue or off the replica it is bound to.
+func (c *core) unqueue(now time.Time, t *Ticket) {
+	if t.bound != nil {
+		c.unbind(t)
+	} else {
+		c.q.Remove(&t.item)
+	}
+	t.queued += now.Sub(t.since)
+}
+
+// end closes the books on a request.
+func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
+	if t.phase == ended {
+		panic("admission: request " + t.id + " ended twice")
+	}
+	if t.phase == waiting {
+		c.unqueue(now, t)
+	}
+	c.resolveSuspect(now, t)
+	c.arrivedIn(t)
+	c.setPhase(t, ended)
+	switch o {
+	case Completed:
+		c.totals.Completed++
+	case Refused:
+		c.totals.Refused++
+	case Failed:
+		c.totals.Failed++
+	case Cancelled:
+		c.totals.Cancelled++
+	default:
+		panic("admission: request " + t.id + " ended without an outcome")
+	}
+	if t.promised && !t.judged && o != Cancelled {
+		c.broken(t)
+	}
+	return t.decided(now, t.class.name, o, r)
+}
+
+// judge calls a promise kept or broken at the moment of the first token.
+func (c *core) judge(now time.Time, t *Ticket) {
+	if t.judged || !t.promised {
+		return
+	}
+	if t.ask.Deadline.IsZero() || !now.After(t.ask.Deadline) {
+		t.judged = true
+		c.promise.Kept++
+		t.class.kept++
+		return
+	}
+	c.broken(t)
+}
+
+func (c *core) broken(t *Ticket) {
+	t.judged = true
+	c.promise.Broken++
+	t.class.broken++
+}
+
+// due notes that something happens at when.
+func (c *core) due(when time.Time) {
+	if !when.IsZero() && (c.wanted.IsZero() || when.Before(c.wanted)) {
+		c.wanted = when
+	}
+}
+
+// early reports whether Tick must come before it was asked to, and takes the
+// wish as told.
+func (c *core) early() bool {
+	if len(c.events) > 0 {
+		return true
+	}
+	if c.wanted.IsZero() || !c.planned.IsZero() && !c.wanted.Before(c.planned) {
+		return false
+	}
+	c.planned = c.wanted
+	return true
+}

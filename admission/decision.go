@@ -1,0 +1,58 @@
+package admission
+
+import (
+	"slices"
+	"time"
+)
+
+// Decision is the record of one request: what was forecast, considered,
+// chosen, and how it ended. Its JSON names are the interface.
+type Decision struct {
+	ID          string          `json:"id"`
+	Time        time.Time       `json:"time"`
+	Class       string          `json:"class"`
+	Key         string          `json:"key"`
+	Model       string          `json:"model"`
+	Outcome     string          `json:"outcome"`
+	Reason      Reason          `json:"reason,omitempty"`
+	DeadlineS   float64         `json:"deadline_s"`
+	ForecastS   float64         `json:"forecast_s"`
+	QueueMs     float64         `json:"queue_ms"`
+	Attempts    []AttemptNote   `json:"attempts"`
+	Candidates  []CandidateNote `json:"candidates"`
+	RetryAfterS float64         `json:"retry_after_s"`
+	WouldRefuse bool            `json:"would_refuse,omitempty"` // admission.mode: observe
+}
+
+// AttemptNote is one attempt in a decision.
+type AttemptNote struct {
+	Replica string  `json:"replica"`
+	Result  string  `json:"result"`
+	Ms      float64 `json:"ms"`
+}
+
+// CandidateNote is one replica that was considered.
+type CandidateNote struct {
+	Replica      string  `json:"replica"`
+	ForecastS    float64 `json:"forecast_s"`
+	CachedTokens int     `json:"cached_tokens"`
+}
+
+// maxCandidates bounds what a decision keeps of a large fleet.
+const maxCandidates = 16
+
+// decided completes the record at the end of a request.
+func (t *Ticket) decided(now time.Time, class string, o Outcome, r Reason) Decision {
+	d := t.decision
+	d.ID, d.Time, d.Class, d.Key = t.id, now, class, t.key
+	d.Model, d.Outcome, d.Reason = t.ask.Public, o.String(), r
+	if d.Model == "" {
+		d.Model = t.lane.model
+	}
+	if !t.ask.Deadline.IsZero() {
+		d.DeadlineS = t.ask.Deadline.Sub(t.at).Seconds()
+	}
+	d.QueueMs = float64(t.queued) / float64(time.Millisecond)
+	d.Attempts, d.Candidates = slices.Clip(d.Attempts), slices.Clip(d.Candidates)
+	return d
+}

@@ -1,0 +1,402 @@
+package admission
+
+import (
+	"math"
+	"time"
+
+	"switchyard/breaker"
+	"switchyard/replica"
+)
+
+// enqueue puts a promised request, or a retry at its old place, into the queue.
+func (c *core) enqueue(now time.Time, t *Ticket) {
+	t.since = now
+	t.expect = c.expectedOutput(t, t.lane.model)
+	it := &t.item
+	it.Class, it.Lane, it.Deadline, it.Value = t.class.index, t.lane, t.ask.Deadline, t
+	it.Bytes, it.Width, it.Work = t.ask.Bytes, t.ask.Width, c.work(now, t)
+	it.Latest = c.latest(now, t)
+	c.setPhase(t, waiting)
+	c.q.Push(it)
+	c.due(it.Latest)
+}
+
+// work estimates a request's slot-seconds as the mean over the replicas that
+// serve it.
+func (c *core) work(now time.Time, t *Ticket) float64 {
+	sum, n := 0.0, 0
+	for _, r := range c.fleet {
+		if r.Available(now) && c.serves(r, t.lane) {
+			e := c.estimate(r, t, t.lane.model)
+			sum += (e.prompt + e.rest).Seconds() * float64(min(max(1, t.ask.Width), r.Pool(t.lane.model).Total))
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return sum / float64(n)
+}
+
+// latest is the last moment at which a request can start and still meet its
+// deadline on the replica that is fastest for it; zero where deadlines do not
+// turn anyone away.
+func (c *core) latest(now time.Time, t *Ticket) time.Time {
+	if !c.cfg.Enabled || c.cfg.Observe || t.ask.Deadline.IsZero() {
+		return time.Time{}
+	}
+	own := time.Duration(math.MaxInt64)
+	whole := t.ask.ClientDeadline && !t.ask.Stream
+	for _, r := range c.fleet {
+		if r.Available(now) && c.serves(r, t.lane) {
+			e := c.estimate(r, t, t.lane.model)
+			f := forecast{load: e.load, prompt: e.prompt, rest: e.rest, whole: whole}
+			own = min(own, f.own())
+		}
+	}
+	if own == math.MaxInt64 {
+		own = 0
+	}
+	return t.ask.Deadline.Add(-own)
+}
+
+// dispatch sends whatever can be sent: while some waiting request has a
+// replica with a free slot, the next in order gets the best one (R2, R3). A
+// wide request that is next but finds too few free slots is bound to its
+// replica: nothing else is sent there until the debt is paid (R1).
+func (c *core) dispatch(now time.Time) {
+	if c.q.Len() == 0 || !c.anyFree(now) {
+		return
+	}
+	clear(c.full)
+	for {
+		it := c.q.Next(now, func(l lane) bool { return !c.laneFull(now, l) })
+		if it == nil {
+			return
+		}
+		t := it.Value.(*Ticket)
+		r := c.choose(now, t)
+		switch {
+		case r == nil:
+			c.full[t.lane] = true
+		case r.FreeFor(now, t.lane.model) >= need(r, t):
+			c.q.Remove(it)
+			c.assign(now, t, r)
+			c.stale()
+		default:
+			c.q.Remove(it)
+			t.bound = r
+			c.bound[t] = struct{}{}
+			c.stale()
+		}
+	}
+}
+
+// anyFree is the quick answer to most events of a loaded gateway.
+func (c *core) anyFree(now time.Time) bool {
+	for _, r := range c.fleet {
+		if !r.Up || r.Draining {
+			continue
+		}
+		if r.PerModel() {
+			return true
+		}
+		if r.FreeFor(now, "") > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// laneFull reports whether no replica has a free slot for the lane. Answers
+// are kept for the length of a dispatch, in which slots only become fewer.
+func (c *core) laneFull(now time.Time, l lane) bool {
+	if full, ok := c.full[l]; ok {
+		return full
+	}
+	full := true
+	for _, r := range c.fleet {
+		if c.roomOn(now, r, l) {
+			full = false
+			break
+		}
+	}
+	c.full[l] = full
+	return full
+}
+
+// stale forgets which lanes had room, after some of it has been taken.
+func (c *core) stale() {
+	for l, full := range c.full {
+		if !full {
+			delete(c.full, l)
+		}
+	}
+}
+
+// roomOn reports whether r could take one more of the lane now.
+func (c *core) roomOn(now time.Time, r *replica.Replica, l lane) bool {
+	return r.FreeFor(now, l.model) > 0 && c.servesNow(now, r, l) && !c.owes(r, l.model)
+}
+
+// owes reports whether a wide request is bound to r's pool for model.
+func (c *core) owes(r *replica.Replica, model string) bool {
+	for t := range c.bound {
+		if t.bound == r && r.Pool(t.lane.model) == r.Pool(model) {
+			return true
+		}
+	}
+	return false
+}
+
+// need is the number of slots a request debits on r: its width, but never
+// more than there are. What exceeds them it owes: while it runs, nothing else
+// is sent there, since it holds them all.
+func need(r *replica.Replica, t *Ticket) int {
+	return max(1, min(t.ask.Width, r.Pool(t.lane.model).Total))
+}
+
+// servesNow is serves for replicas not yet tried, or for all of them when no
+// other is available: a retry goes elsewhere first (R7).
+func (c *core) servesNow(now time.Time, r *replica.Replica, l lane) bool {
+	if !c.serves(r, l) {
+		return false
+	}
+	if l.avoid == "" || !containsName(l.avoid, r.Config.Name) {
+		return true
+	}
+	for _, o := range c.fleet {
+		if !containsName(l.avoid, o.Config.Name) && o.Available(now) && c.serves(o, l) {
+			return false
+		}
+	}
+	return true
+}
+
+// choose picks the replica for the next request among those with room:
+//  1. the lowest tier that has room; a higher tier only when no lower one can
+//     meet the deadline;
+//  2. replicas that lately rejected their own key or model go last;
+//  3. the smallest forecast of the first token;
+//  4. the least loaded, then in turn.
+func (c *core) choose(now time.Time, t *Ticket) *replica.Replica {
+	var best *replica.Replica
+	var bestRank rank
+	c.turn++
+	n := len(c.fleet)
+	for i := range n {
+		r := c.fleet[(i+c.turn)%n]
+		if !c.roomOn(now, r, t.lane) {
+			continue
+		}
+		e := c.estimate(r, t, t.lane.model)
+		p := r.Pool(t.lane.model)
+		k := rank{
+			tier: r.Config.Tier, flagged: r.Flagged != "", own: e.load + e.prompt,
+			load: float64(p.Held()+p.Foreign) / float64(max(1, p.Total)),
+		}
+		if best == nil || k.before(bestRank) {
+			best, bestRank = r, k
+		}
+	}
+	if best == nil || best.Config.Tier == 0 || !c.lowerTierMeets(now, t, best.Config.Tier) {
+		return best
+	}
+	// Waiting costs slack: look again when half of it is gone.
+	c.due(now.Add(max(t.item.Latest.Sub(now)/2, lastSlack/2)))
+	return nil
+}
+
+// lastSlack is how long before the last possible start a request stops waiting
+// for a lower tier.
+const lastSlack = 20 * time.Millisecond
+
+type rank struct {
+	tier    int
+	flagged bool
+	own     time.Duration
+	load    float64
+}
+
+func (k rank) before(o rank) bool {
+	if k.tier != o.tier {
+		return k.tier < o.tier
+	}
+	if k.flagged != o.flagged {
+		return o.flagged
+	}
+	if k.own != o.own {
+		return k.own < o.own
+	}
+	return k.load < o.load
+}
+
+// lowerTierMeets reports whether waiting for a tier below would still meet the
+// deadline; then the higher tier is left alone.
+func (c *core) lowerTierMeets(now time.Time, t *Ticket, tier int) bool {
+	if l := t.item.Latest; !l.IsZero() && l.Sub(now) <= lastSlack {
+		return false
+	}
+	all := c.fleet
+	var lower []*replica.Replica
+	for _, r := range all {
+		if r.Config.Tier < tier {
+			lower = append(lower, r)
+		}
+	}
+	c.fleet = lower
+	f := c.forecast(now, t, t.lane)
+	c.fleet = all
+	return !f.none && (!f.known || f.total() <= t.ask.Deadline.Sub(now))
+}
+
+// assign takes the slot and grants it.
+func (c *core) assign(now time.Time, t *Ticket, r *replica.Replica) {
+	p, w := r.Pool(t.lane.model), need(r, t)
+	p.Take(now, w)
+	t.queued += now.Sub(t.since)
+	t.tries++
+	e := c.estimate(r, t, t.lane.model)
+	a := &Assignment{
+		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
+		Attempt: t.tries, Queued: t.queued, ticket: t,
+		lease: lease{
+			rep: r, pool: p, width: w, begun: now, until: now.Add(e.own()), state: leaseBusy,
+			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, p: r.Facts.Progress,
+		},
+	}
+	a.lease.permit = r.Breaker.Begin(now)
+	if a.lease.trial {
+		r.Trials += w
+	}
+	a.FirstTokenTimeout = c.firstTokenTimeout(t, e, a.lease.cold)
+	a.MoveAfter = c.moveAfter(now, t, e)
+	t.current = a
+	c.active[a] = struct{}{}
+	c.setPhase(t, running)
+	c.q.Meter().Start(now, t.class.index, w)
+	t.c <- Grant{Assignment: a}
+}
+
+// firstTokenTimeout follows the forecast, so that a long prompt on a slow card
+// is not taken for a hang; an answer that is not streamed sends nothing until
+// it is whole (R7).
+func (c *core) firstTokenTimeout(t *Ticket, e estimate, cold bool) time.Duration {
+	rt := c.cfg.Retry
+	if cold || !e.known {
+		return rt.LoadTimeout
+	}
+	expected := e.prompt
+	if !t.ask.Stream {
+		expected += e.rest
+	}
+	return max(rt.FirstTokenFloor, time.Duration(rt.FirstTokenFactor*float64(expected)))
+}
+
+// moveAfter is when a silent attempt may be given up for another replica: at
+// half of its remaining deadline, but not before twice what it should take.
+func (c *core) moveAfter(now time.Time, t *Ticket, e estimate) time.Duration {
+	if !e.known || t.ask.Deadline.IsZero() || len(c.fleet) < 2 || t.lane.pin != "" {
+		return 0
+	}
+	expected := e.load + e.prompt
+	if !t.ask.Stream {
+		if !t.ask.ClientDeadline {
+			return 0
+		}
+		expected += e.rest
+	}
+	half := t.ask.Deadline.Sub(now) / 2
+	if half <= 0 {
+		return 0
+	}
+	return max(half, 2*expected)
+}
+
+// rebind sends the wide requests bound to r whose debt is paid, and puts those
+// back into the queue that r can no longer serve.
+func (c *core) rebind(now time.Time, r *replica.Replica) {
+	for t := range c.bound {
+		if t.bound != r {
+			continue
+		}
+		switch {
+		case !r.Available(now) || !c.serves(r, t.lane):
+			c.unbind(t)
+			c.q.Push(&t.item)
+		case r.FreeFor(now, t.lane.model) >= need(r, t):
+			c.unbind(t)
+			c.assign(now, t, r)
+		}
+	}
+}
+
+func (c *core) unbind(t *Ticket) {
+	delete(c.bound, t)
+	t.bound = nil
+}
+
+// tick does what is due by now and says when to come again.
+func (c *core) tick(now time.Time) time.Time {
+	for _, it := range c.q.Expired(now) {
+		t := it.Value.(*Ticket)
+		c.expire(now, t)
+	}
+	for t := range c.bound {
+		if !t.item.Latest.IsZero() && t.item.Latest.Before(now) {
+			c.unbind(t)
+			c.expire(now, t)
+		}
+	}
+	c.wanted = time.Time{}
+	c.dispatch(now)
+	if at, ok := c.q.NextExpiry(); ok {
+		c.due(at)
+	}
+	for t := range c.bound {
+		c.due(t.item.Latest)
+	}
+	for _, r := range c.fleet {
+		c.note(now, r)
+		if at, ok := r.Breaker.NextChange(now); ok {
+			c.due(at)
+		}
+		if r.HoldUntil.After(now) {
+			c.due(r.HoldUntil)
+		}
+	}
+	if c.stopping && c.stopAt.After(now) {
+		c.due(c.stopAt)
+	}
+	c.planned = c.wanted
+	return c.planned
+}
+
+// expire turns away a request that has left the queue because its deadline can
+// no longer be met (R5).
+func (c *core) expire(now time.Time, t *Ticket) {
+	t.queued += now.Sub(t.since)
+	f := c.forecastQueued(now, t)
+	ref := &Refusal{
+		Reason: ReasonDeadlineExpired, RetryAfter: retryAfter(f.total() - t.ask.Deadline.Sub(t.at)), PassOn: t.kept,
+		Message: "the deadline can no longer be met: other work took longer than forecast",
+	}
+	if f.none {
+		ref = c.noReplica(now, t.ask)
+		ref.PassOn = t.kept
+	}
+	c.grantRefusal(t, ref)
+}
+
+// turnAway takes a waiting request out of the queue and refuses it.
+func (c *core) turnAway(now time.Time, t *Ticket, ref *Refusal) {
+	c.unqueue(now, t)
+	ref.PassOn = ref.PassOn || t.kept
+	c.grantRefusal(t, ref)
+}
+
+func (c *core) grantRefusal(t *Ticket, ref *Refusal) {
+	c.setPhase(t, between)
+	t.decision.RetryAfterS = ref.RetryAfter.Seconds()
+	t.c <- Grant{Refusal: ref}
+}

@@ -1,0 +1,201 @@
+package admission
+
+import (
+	"slices"
+	"time"
+
+	"switchyard/breaker"
+	"switchyard/replica"
+)
+
+func (c *core) addReplica(rc replica.Config) {
+	r := replica.New(rc, breaker.New(c.cfg.Breaker))
+	c.fleet = append(c.fleet, r)
+	c.byName[rc.Name] = r
+}
+
+// report takes a probe's findings in. Whoever can be served by what it found
+// is sent.
+func (c *core) report(now time.Time, name string, f replica.Facts) {
+	r := c.byName[name]
+	if r == nil {
+		return
+	}
+	r.Observe(now, f)
+	c.changed(now, r)
+}
+
+// changed follows up on a replica whose availability may have changed.
+func (c *core) changed(now time.Time, r *replica.Replica) {
+	if at, ok := r.Breaker.NextChange(now); ok {
+		c.due(at)
+	}
+	if r.HoldUntil.After(now) {
+		c.due(r.HoldUntil)
+	}
+	c.rebind(now, r)
+	c.dispatch(now)
+	c.note(now, r)
+}
+
+// reconfigure applies a new configuration: classes are matched by name,
+// replicas by name and URL; what is new starts unprobed, what is gone finishes
+// what it has (R15).
+func (c *core) reconfigure(now time.Time, cfg Config) {
+	c.remapClasses(now, cfg)
+	c.cfg = cfg
+	old := c.byName
+	c.fleet, c.byName = nil, map[string]*replica.Replica{}
+	for _, rc := range cfg.Replicas {
+		r := old[rc.Name]
+		if r == nil || r.Config.URL != rc.URL {
+			c.addReplica(rc)
+			continue
+		}
+		delete(old, rc.Name)
+		if r.Config.Engine != rc.Engine {
+			r.Facts.Engine = rc.Engine
+		}
+		r.Config = rc
+		r.Breaker.SetConfig(cfg.Breaker)
+		c.fleet = append(c.fleet, r)
+		c.byName[rc.Name] = r
+	}
+	c.gone = slices.DeleteFunc(c.gone, func(r *replica.Replica) bool { return r.Held() == 0 })
+	for _, r := range old {
+		r.Draining = true
+		c.rebind(now, r)
+		if r.Held() > 0 {
+			c.gone = append(c.gone, r)
+		}
+	}
+	c.dispatch(now)
+}
+
+// remapClasses moves books and queue to the new classes; requests of a class
+// that is gone go on in the default class.
+func (c *core) remapClasses(now time.Time, cfg Config) {
+	mapping := make([]int, len(c.classes))
+	books := make([]*classBook, len(cfg.Classes))
+	for i, b := range c.classes {
+		j, ok := cfg.class(b.name)
+		mapping[i] = cfg.classOr(b.name)
+		b.index = mapping[i]
+		if ok {
+			books[j] = b
+		}
+	}
+	for j, cl := range cfg.Classes {
+		if books[j] == nil {
+			books[j] = &classBook{name: cl.Name, index: j}
+		}
+	}
+	c.classes = books
+	c.q.SetClasses(now, queueClasses(cfg.Classes), mapping)
+}
+
+func (c *core) drainReplica(now time.Time, name string, on bool) bool {
+	r := c.byName[name]
+	if r == nil {
+		return false
+	}
+	r.Draining = on
+	c.changed(now, r)
+	return true
+}
+
+// stop begins the end: new requests are refused, and of the queued ones those
+// that cannot start within timeout are told at once (R15).
+func (c *core) stop(now time.Time, timeout time.Duration) {
+	c.stopping, c.stopAt = true, now.Add(timeout)
+	for _, t := range c.waiters() {
+		f := c.forecastQueued(now, t)
+		if f.known && f.wait > timeout || f.none {
+			c.turnAway(now, t, c.drainingRefusal(now))
+		}
+	}
+	c.due(c.stopAt)
+}
+
+// waiters lists every waiting request.
+func (c *core) waiters() []*Ticket {
+	var ts []*Ticket
+	for it := range c.q.All() {
+		ts = append(ts, it.Value.(*Ticket))
+	}
+	for t := range c.bound {
+		ts = append(ts, t)
+	}
+	return ts
+}
+
+func (c *core) drainingRefusal(now time.Time) *Refusal {
+	return &Refusal{
+		Reason:     ReasonDraining,
+		Message:    "this gateway is stopping; another instance or a later try will serve",
+		RetryAfter: max(time.Second, c.stopAt.Sub(now)),
+	}
+}
+
+// Helper picks a replica for a path that takes no slot: the first available
+// one that serves it, least busy first.
+func (c *Controller) Helper(now time.Time, model string, engines []replica.Engine) (name, url string, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := lane{model: model, engines: joinEngines(engines)}
+	var best *replica.Replica
+	for _, r := range c.mu.fleet {
+		if !r.Available(now) || r.Facts.Loading || !c.mu.serves(r, l) {
+			continue
+		}
+		if best == nil || r.Held() < best.Held() {
+			best = r
+		}
+	}
+	if best == nil {
+		return "", "", false
+	}
+	return best.Config.Name, best.Config.URL, true
+}
+
+// Resident names the available replicas that have model in memory.
+func (c *Controller) Resident(now time.Time, model string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for _, r := range c.mu.fleet {
+		serves, known := r.Serves(model)
+		if r.Available(now) && known && serves && !r.Cold(model) {
+			names = append(names, r.Config.Name)
+		}
+	}
+	return names
+}
+
+// ListedModel is one model of the fleet with the entries replicas list it by.
+type ListedModel struct {
+	replica.Model
+	Replica string
+	Engine  replica.Engine
+	Version string // the replica's engine version
+	Up      bool   // the replica can be sent work now
+}
+
+// ListModels gives the models of all replicas as last heard of, in
+// configuration order; a model on several replicas appears once for each. A
+// replica that is out keeps its place: its models are not gone.
+func (c *Controller) ListModels(now time.Time) []ListedModel {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []ListedModel
+	for _, r := range c.mu.fleet {
+		for _, m := range r.Facts.Models {
+			if serves, _ := r.Serves(m.Name); serves {
+				out = append(out, ListedModel{
+					Model: m, Replica: r.Config.Name, Engine: r.Engine(), Version: r.Facts.Version, Up: r.Available(now),
+				})
+			}
+		}
+	}
+	return out
+}

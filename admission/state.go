@@ -1,0 +1,101 @@
+package admission
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"switchyard/breaker"
+	"switchyard/replica"
+)
+
+// snapshot copies the whole state.
+func (c *core) snapshot(now time.Time) *Snapshot {
+	s := &Snapshot{
+		At: now, Draining: c.stopping, UptimeS: now.Sub(c.began).Seconds(), Version: c.cfg.Version,
+		Totals: c.totals, Promises: c.promise,
+	}
+	for _, b := range c.classes {
+		s.Classes = append(s.Classes, c.classState(now, b))
+	}
+	for _, r := range c.fleet {
+		s.Replicas = append(s.Replicas, replicaState(now, r))
+		s.Serving = s.Serving || r.Available(now)
+	}
+	s.Serving = s.Serving && !c.stopping
+	return s
+}
+
+func (c *core) classState(now time.Time, b *classBook) ClassState {
+	cs := ClassState{
+		Name: b.name, Queued: c.q.ClassLen(b.index), QueuedBytes: c.q.ClassBytes(b.index), Running: b.running,
+		Arrived: b.arrived, Kept: b.kept, Broken: b.broken,
+	}
+	for t := range c.bound {
+		if t.class == b {
+			cs.Queued++
+			cs.QueuedBytes += t.ask.Bytes
+		}
+	}
+	probe := &Ticket{class: b, ask: Ask{Width: 1, Deadline: now.Add(c.cfg.Classes[b.index].Deadline)}}
+	probe.item.Seq = c.seq + 1
+	f := c.forecast(now, probe, lane{})
+	cs.ForecastWaitS = f.wait.Seconds()
+	return cs
+}
+
+func replicaState(now time.Time, r *replica.Replica) ReplicaState {
+	v := r.Breaker.View(now)
+	rs := ReplicaState{
+		Name: r.Config.Name, URL: r.Config.URL, Engine: string(r.Engine()), EngineVersion: r.Facts.Version,
+		Up: r.Up, Loading: r.Facts.Loading, Err: r.Err, Draining: r.Draining, Tier: r.Config.Tier,
+		Breaker:  BreakerState{State: v.State.String(), Allowance: v.Share, Reason: v.Reason},
+		HeldOffS: max(0, r.HoldUntil.Sub(now).Seconds()), AnyModel: r.Facts.AnyModel, ModelsRead: r.Facts.ModelsRead,
+		Misconfigured: r.Flagged, Attempts: r.Attempts, AttemptsFailed: r.Failed, ConsecutiveFailed: v.Consecutive,
+	}
+	if v.State == breaker.Open {
+		rs.Breaker.NextTrialS = max(0, v.NextTrial.Sub(now).Seconds())
+	}
+	r.Speeds(func(_ string, s *replica.Speed) {
+		rs.PromptTokensPerS = max(rs.PromptTokensPerS, s.PromptTokensPerS())
+		rs.DecodeTokensPerS = max(rs.DecodeTokensPerS, s.DecodeTokensPerS())
+	})
+	rs.Models, rs.Slots = modelStates(r)
+	return rs
+}
+
+// modelStates lists a replica's models, and sums its ledgers: where slots are
+// per model, those of the models it has.
+func modelStates(r *replica.Replica) ([]ModelState, SlotState) {
+	models := []ModelState{}
+	sum := SlotState{}
+	if !r.PerModel() {
+		sum = slotState(r.Pool(""))
+	}
+	for _, m := range r.Facts.Models {
+		ms := ModelState{Name: m.Name, Resident: m.Resident, Context: r.ContextOf(m.Name), OnCPU: m.OnCPU}
+		if r.PerModel() {
+			s := slotState(r.Pool(m.Name))
+			ms.Slots = &s
+			sum.add(s)
+		}
+		models = append(models, ms)
+	}
+	if r.PerModel() && len(models) == 0 {
+		r.Pools(func(_ string, p *replica.Slots) { sum.add(slotState(p)) })
+	}
+	slices.SortFunc(models, func(a, b ModelState) int { return cmp.Compare(a.Name, b.Name) })
+	return models, sum
+}
+
+func slotState(p *replica.Slots) SlotState {
+	return SlotState{Total: p.Total, Free: p.Free(), Busy: p.Busy, Zombie: p.Zombie, Foreign: p.Foreign}
+}
+
+func (s *SlotState) add(o SlotState) {
+	s.Total += o.Total
+	s.Free += o.Free
+	s.Busy += o.Busy
+	s.Zombie += o.Zombie
+	s.Foreign += o.Foreign
+}

@@ -1,0 +1,134 @@
+package admission
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"switchyard/breaker"
+	"switchyard/queue"
+	"switchyard/replica"
+)
+
+// lane is what the queue sorts by beside class and deadline: requests of one
+// lane can be served by exactly the same replicas.
+type lane struct {
+	model   string // as resolved; "" any
+	engines string // names of the engines that serve the path, joined
+	pin     string // only this replica
+	avoid   string // replicas tried already, joined: others first
+	context int    // only replicas with a larger context than this
+}
+
+// phase is where a request is on its way.
+type phase uint8
+
+const (
+	uploading phase = iota // headers read, body still coming: counts as queued
+	waiting                // in the queue, or bound to a replica that pays a debt
+	running                // an attempt is under way
+	between                // an attempt has ended and the request's end is due
+	ended
+)
+
+// Ticket is one request on its way through the gateway, from Arrive to End.
+// Its fields belong to the controller; the holder reads only C and ID.
+//
+// A waiting ticket receives exactly one Grant on its channel, which has room
+// for one so that the controller never blocks. Leave and a grant can race: the
+// controller's mutex decides. If Leave comes first the item is out of the
+// queue and no grant follows; if the grant came first, Leave finds phase
+// running, takes the unread grant back and returns its slot.
+type Ticket struct {
+	id      string
+	key     string
+	class   *classBook
+	at      time.Time
+	c       chan Grant
+	phase   phase
+	ask     Ask
+	lane    lane
+	item    queue.Item[lane]
+	since   time.Time // waiting since
+	queued  time.Duration
+	tries   int
+	expect  int  // output tokens predicted for the model of the lane
+	kept    bool // the replica's last answer is kept by the data plane: pass it on at the end
+	avoid   []string
+	suspect *suspect // an answered 5xx whose blame waits for a second opinion (R7, poison)
+	bound   *replica.Replica
+	current *Assignment
+
+	counted  bool // in its class's arrivals
+	promised bool // accepted
+	judged   bool // the promise has been called kept or broken
+	decision Decision
+}
+
+// ID is the request's identifier.
+func (t *Ticket) ID() string { return t.id }
+
+// C delivers the grant, or the refusal, of a waiting ticket.
+func (t *Ticket) C() <-chan Grant { return t.c }
+
+// suspect is an answered 5xx that may be the request's fault or the replica's.
+type suspect struct {
+	status int
+	rep    *replica.Replica
+	permit breaker.Permit
+}
+
+// lease is the slot an assignment holds.
+type lease struct {
+	rep    *replica.Replica
+	pool   *replica.Slots
+	width  int
+	permit breaker.Permit
+	trial  bool
+	begun  time.Time
+	until  time.Time // estimated end
+	cold   bool
+	p      int // progress mark of the engine when last asked
+	more   time.Duration
+	state  leaseState
+	blame  bool // moved away from: Released decides whether it hung
+}
+
+type leaseState uint8
+
+const (
+	leaseNone leaseState = iota
+	leaseBusy
+	leaseZombie
+	leaseGone
+)
+
+func joinEngines(es []replica.Engine) string {
+	if len(es) == 1 {
+		return string(es[0])
+	}
+	var b strings.Builder
+	for i, e := range es {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(string(e))
+	}
+	return b.String()
+}
+
+func containsName(joined, name string) bool {
+	if joined == name {
+		return true
+	}
+	return strings.Contains(joined, ",") && slices.Contains(strings.Split(joined, ","), name)
+}
+
+// avoiding adds a replica to those tried.
+func (t *Ticket) avoiding(name string) {
+	if !slices.Contains(t.avoid, name) {
+		t.avoid = append(t.avoid, name)
+		slices.Sort(t.avoid)
+	}
+	t.lane.avoid = strings.Join(t.avoid, ",")
+}
