@@ -196,23 +196,36 @@ func (c *core) modelNotFound(ask Ask) *Refusal {
 	return &Refusal{Reason: ReasonModelNotFound, Models: clip(names)}
 }
 
-// chooseModel takes the first candidate whose forecast meets the deadline,
-// else the first.
+// chooseModel takes the first candidate whose forecast meets the deadline, on
+// the lowest tiers that do; else the first candidate on all of them.
 func (c *core) chooseModel(now time.Time, t *Ticket, models []string) forecast {
-	var first forecast
+	var fallback forecast
 	for i, m := range models {
 		l := lane{model: m, engines: joinEngines(t.ask.Engines), pin: t.ask.Pin}
-		f := c.forecast(now, t, l)
-		if i == 0 {
-			first = f
-			t.lane = l
-		}
-		if !f.known || f.total() <= t.ask.Deadline.Sub(now) {
-			t.lane = l
-			return f
+		for _, tier := range c.tiers() {
+			l.tier = tier
+			f := c.forecast(now, t, l)
+			if i == 0 {
+				fallback, t.lane = f, l
+			}
+			if !f.none && (!f.known || f.total() <= t.ask.Deadline.Sub(now)) {
+				t.lane = l
+				return f
+			}
 		}
 	}
-	return first
+	return fallback
+}
+
+// tiers lists the fleet's tiers, lowest first.
+func (c *core) tiers() []int {
+	c.tierList = c.tierList[:0]
+	for _, r := range c.fleet {
+		if i, found := slices.BinarySearch(c.tierList, r.Config.Tier); !found {
+			c.tierList = slices.Insert(c.tierList, i, r.Config.Tier)
+		}
+	}
+	return c.tierList
 }
 
 // queueFull refuses what the queue has no room for.

@@ -31,6 +31,7 @@ type core struct {
 	noted  map[*replica.Replica]noted
 	events []Event // not yet taken
 
+	tierList []int           // scratch of tiers
 	slotEnds []time.Duration // scratch of forecast
 	full     map[lane]bool   // scratch of dispatch
 

@@ -26,7 +26,7 @@ func (c *core) enqueue(now time.Time, t *Ticket) {
 func (c *core) work(now time.Time, t *Ticket) float64 {
 	sum, n := 0.0, 0
 	for _, r := range c.fleet {
-		if r.Available(now) && c.serves(r, t.lane) {
+		if r.Available(now) && c.servesNow(now, r, t.lane) {
 			e := c.estimate(r, t, t.lane.model)
 			sum += (e.prompt + e.rest).Seconds() * float64(min(max(1, t.ask.Width), r.Pool(t.lane.model).Total))
 			n++
@@ -48,7 +48,7 @@ func (c *core) latest(now time.Time, t *Ticket) time.Time {
 	own := time.Duration(math.MaxInt64)
 	whole := t.ask.ClientDeadline && !t.ask.Stream
 	for _, r := range c.fleet {
-		if r.Available(now) && c.serves(r, t.lane) {
+		if r.Available(now) && c.servesNow(now, r, t.lane) {
 			e := c.estimate(r, t, t.lane.model)
 			f := forecast{load: e.load, prompt: e.prompt, rest: e.rest, whole: whole}
 			own = min(own, f.own())
@@ -57,7 +57,21 @@ func (c *core) latest(now time.Time, t *Ticket) time.Time {
 	if own == math.MaxInt64 {
 		own = 0
 	}
+	if t.lane.tier < c.topTier() {
+		own += lastSlack // time to call the higher tier in
+	}
 	return t.ask.Deadline.Add(-own)
+}
+
+// lastSlack is how long before its last possible start a request stops waiting
+// for a lower tier.
+const lastSlack = 20 * time.Millisecond
+
+func (c *core) topTier() (top int) {
+	for _, r := range c.fleet {
+		top = max(top, r.Config.Tier)
+	}
+	return top
 }
 
 // dispatch sends whatever can be sent: while some waiting request has a
@@ -156,17 +170,21 @@ func need(r *replica.Replica, t *Ticket) int {
 	return max(1, min(t.ask.Width, r.Pool(t.lane.model).Total))
 }
 
-// servesNow is serves for replicas not yet tried, or for all of them when no
-// other is available: a retry goes elsewhere first (R7).
+// servesNow is serves for the replicas that the lane means: not those tried
+// already (a retry goes elsewhere first, R7) nor those of a higher tier than it
+// needs, unless no other is available.
 func (c *core) servesNow(now time.Time, r *replica.Replica, l lane) bool {
 	if !c.serves(r, l) {
 		return false
 	}
-	if l.avoid == "" || !containsName(l.avoid, r.Config.Name) {
+	meant := func(o *replica.Replica) bool {
+		return o.Config.Tier <= l.tier && (l.avoid == "" || !containsName(l.avoid, o.Config.Name))
+	}
+	if meant(r) {
 		return true
 	}
 	for _, o := range c.fleet {
-		if !containsName(l.avoid, o.Config.Name) && o.Available(now) && c.serves(o, l) {
+		if meant(o) && o.Available(now) && c.serves(o, l) {
 			return false
 		}
 	}
@@ -174,8 +192,7 @@ func (c *core) servesNow(now time.Time, r *replica.Replica, l lane) bool {
 }
 
 // choose picks the replica for the next request among those with room:
-//  1. the lowest tier that has room; a higher tier only when no lower one can
-//     meet the deadline;
+//  1. the lowest tier that has room;
 //  2. replicas that lately rejected their own key or model go last;
 //  3. the smallest forecast of the first token;
 //  4. the least loaded, then in turn.
@@ -199,17 +216,8 @@ func (c *core) choose(now time.Time, t *Ticket) *replica.Replica {
 			best, bestRank = r, k
 		}
 	}
-	if best == nil || best.Config.Tier == 0 || !c.lowerTierMeets(now, t, best.Config.Tier) {
-		return best
-	}
-	// Waiting costs slack: look again when half of it is gone.
-	c.due(now.Add(max(t.item.Latest.Sub(now)/2, lastSlack/2)))
-	return nil
+	return best
 }
-
-// lastSlack is how long before the last possible start a request stops waiting
-// for a lower tier.
-const lastSlack = 20 * time.Millisecond
 
 type rank struct {
 	tier    int
@@ -229,25 +237,6 @@ func (k rank) before(o rank) bool {
 		return k.own < o.own
 	}
 	return k.load < o.load
-}
-
-// lowerTierMeets reports whether waiting for a tier below would still meet the
-// deadline; then the higher tier is left alone.
-func (c *core) lowerTierMeets(now time.Time, t *Ticket, tier int) bool {
-	if l := t.item.Latest; !l.IsZero() && l.Sub(now) <= lastSlack {
-		return false
-	}
-	all := c.fleet
-	var lower []*replica.Replica
-	for _, r := range all {
-		if r.Config.Tier < tier {
-			lower = append(lower, r)
-		}
-	}
-	c.fleet = lower
-	f := c.forecast(now, t, t.lane)
-	c.fleet = all
-	return !f.none && (!f.known || f.total() <= t.ask.Deadline.Sub(now))
 }
 
 // assign takes the slot and grants it.
@@ -340,6 +329,12 @@ func (c *core) unbind(t *Ticket) {
 func (c *core) tick(now time.Time) time.Time {
 	for _, it := range c.q.Expired(now) {
 		t := it.Value.(*Ticket)
+		if top := c.topTier(); t.lane.tier < top {
+			t.lane.tier, it.Lane.tier = top, top
+			it.Latest = c.latest(now, t)
+			c.q.Push(it)
+			continue
+		}
 		c.expire(now, t)
 	}
 	for t := range c.bound {

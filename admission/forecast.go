@@ -114,7 +114,7 @@ func (c *core) forecast(now time.Time, t *Ticket, l lane) forecast {
 	if f.none {
 		return f
 	}
-	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, l) })
+	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(now, o, l) })
 	if free && ahead == 0 {
 		return f
 	}
@@ -129,12 +129,12 @@ func (c *core) forecast(now time.Time, t *Ticket, l lane) forecast {
 
 // compete reports whether requests of lane o could take slots that requests of
 // lane l could take.
-func (c *core) compete(o, l lane) bool {
+func (c *core) compete(now time.Time, o, l lane) bool {
 	if o == l {
 		return true
 	}
 	for _, r := range c.fleet {
-		if c.serves(r, o) && c.serves(r, l) && r.Pool(o.model) == r.Pool(l.model) {
+		if c.servesNow(now, r, o) && c.servesNow(now, r, l) && r.Pool(o.model) == r.Pool(l.model) {
 			return true
 		}
 	}
@@ -147,7 +147,7 @@ func (c *core) compete(o, l lane) bool {
 func (c *core) appendRunning(now time.Time, slots []time.Duration, t *Ticket, l lane) []time.Duration {
 	skip := int(c.urgentSlots(now, t))
 	for a := range c.active {
-		if !c.serves(a.lease.rep, l) || a.lease.rep.PerModel() && !replica.SameModel(replica.EngineOllama, a.Model, l.model) {
+		if !c.servesNow(now, a.lease.rep, l) || a.lease.rep.PerModel() && !replica.SameModel(replica.EngineOllama, a.Model, l.model) {
 			continue
 		}
 		left := c.remaining(now, a)

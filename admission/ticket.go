@@ -17,6 +17,7 @@ type lane struct {
 	engines string // names of the engines that serve the path, joined
 	pin     string // only this replica
 	avoid   string // replicas tried already, joined: others first
+	tier    int    // replicas of higher tiers are not needed
 	context int    // only replicas with a larger context than this
 }
 

@@ -1,0 +1,346 @@
+package admission
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"switchyard/replica"
+)
+
+func TestR2AFreeSlotIsTakenAtOnce(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1), rep("b", 1)))
+	one, two, three := w.accept(w.ask()), w.accept(w.ask()), w.accept(w.ask())
+	a, b := w.granted(one), w.granted(two)
+	require.NotEqual(t, a.Replica, b.Replica)
+	w.waits(three)
+	require.EqualValues(t, 1, w.snap().Totals.Queued)
+	w.serve(b, time.Second)
+	require.Equal(t, b.Replica, w.granted(three).Replica)
+}
+
+func TestR3ClassesStrictlyThenEarliestDeadline(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	first := w.granted(w.accept(w.ask()))
+	enqueue := func(class string, deadline time.Duration) *Ticket {
+		a := w.ask()
+		a.Class, a.Deadline = class, w.now.Add(deadline)
+		return w.accept(a)
+	}
+	batch := enqueue("batch", time.Minute)
+	late := enqueue("standard", 2*time.Minute)
+	early := enqueue("standard", time.Minute)
+	urgent := enqueue("interactive", 5*time.Minute)
+	// standard and batch have min_share, but the first request ran as standard
+	// and batch has had less than its share: it goes first among all.
+	for _, next := range []*Ticket{batch, urgent, early, late} {
+		w.serve(first, 10*time.Millisecond)
+		first = w.granted(next)
+	}
+	w.serve(first, time.Millisecond)
+	require.EqualValues(t, 5, w.snap().Totals.Completed)
+}
+
+func TestR4RefusesWhatCannotBeInTimeAndSaysWhen(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	w.teach(4 * time.Second)
+	w.granted(w.accept(w.ask())) // runs for 4 s
+	w.accept(w.ask())            // starts at 4 s
+	w.accept(w.ask())            // starts at 8 s
+	ticket := w.arrive()
+	ref := w.c.Admit(w.now, ticket, w.ask()) // would start at 12 s
+	require.NotNil(t, ref)
+	require.Equal(t, ReasonDeadlineUnmeetable, ref.Reason)
+	require.InDelta(t, 2.4, ref.RetryAfter.Seconds(), 0.5)
+	require.False(t, ref.NoRetry)
+	w.c.End(w.now, ticket, Refused, ref.Reason)
+	require.EqualValues(t, 1, w.snap().Totals.Refused)
+
+	w.now = w.now.Add(ref.RetryAfter) // R14: the same request is accepted then
+	w.accept(w.ask())
+}
+
+func TestR4NothingKnownAccepts(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	for range 50 {
+		w.accept(w.ask())
+	}
+}
+
+func TestR4NeverMeetableSaysSo(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	w.teach(300 * time.Second) // first token after 30 s
+	ref := w.c.Admit(w.now, w.arrive(), w.ask())
+	require.NotNil(t, ref)
+	require.True(t, ref.NoRetry)
+}
+
+func TestR4OnlyAClientDeadlineBoundsAWholeAnswer(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	w.teach(30 * time.Second)
+	a := w.ask()
+	a.Stream = false
+	w.accept(a)
+	a.ClientDeadline = true
+	require.NotNil(t, w.c.Admit(w.now, w.arrive(), a))
+}
+
+func TestR4UrgentTrafficIsLeftOutOfAForecast(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 4)))
+	w.teach(time.Second)
+	for range 20 { // urgent work keeps half of the slots busy
+		for range 2 {
+			a := w.ask()
+			a.Class = "interactive"
+			defer w.serve(w.granted(w.accept(a)), 0)
+		}
+		break
+	}
+	w.pass(10 * time.Second)
+	a := w.ask()
+	a.Class = "interactive"
+	urgent := w.c.mu.forecast(w.now, &Ticket{class: w.c.mu.classes[0], ask: a}, lane{model: "m"})
+	require.Zero(t, urgent.wait)
+	require.InDelta(t, 2, w.c.mu.urgentSlots(w.now, &Ticket{class: w.c.mu.classes[1]}), 0.1)
+}
+
+func TestR5TurnedAwayWhenTheDeadlineCannotBeMetAnyMore(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	running := w.granted(w.accept(w.ask()))
+	w.teach(10 * time.Second)
+	running.lease.until = w.now.Add(time.Second) // it will take longer than believed
+	waiting := w.accept(w.ask())
+	w.pass(8 * time.Second)
+	w.waits(waiting)
+	w.pass(1500 * time.Millisecond) // 9.5 s: prompt processing takes one
+	ref := w.refused(waiting)
+	require.Equal(t, ReasonDeadlineExpired, ref.Reason)
+	require.Positive(t, ref.RetryAfter)
+	w.c.End(w.now, waiting, Refused, ref.Reason)
+	require.EqualValues(t, 1, w.snap().Promises.Broken)
+}
+
+func TestR1WideRequestsWaitForTheirSlotsAndNothingOvertakes(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 4)))
+	var held []*Assignment
+	for range 3 {
+		held = append(held, w.granted(w.accept(w.ask())))
+	}
+	wide := w.ask()
+	wide.Width = 3
+	wt := w.accept(wide)
+	w.waits(wt)
+	small := w.accept(w.ask())
+	w.waits(small) // one slot is free, but the debt is not paid
+	w.serve(held[0], time.Second)
+	w.waits(wt)
+	w.serve(held[1], time.Second)
+	require.Equal(t, 4, w.replica("a").Slots.Busy-0, "three for the wide one beside the one that runs")
+	w.serve(w.granted(wt), time.Second)
+	w.granted(small)
+}
+
+func TestR1WiderThanTheReplicaTakesItWhole(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 2)))
+	wide := w.ask()
+	wide.Width = 5
+	a := w.granted(w.accept(wide))
+	require.Equal(t, SlotState{Total: 2, Busy: 2}, w.replica("a").Slots)
+	w.serve(a, time.Second)
+	require.Equal(t, SlotState{Total: 2, Free: 2}, w.replica("a").Slots)
+}
+
+func TestR1AWideRequestMovesOnWhenItsReplicaGoes(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 2), rep("b", 2)))
+	var held []*Assignment
+	for range 3 {
+		held = append(held, w.granted(w.accept(w.ask())))
+	}
+	wide := w.ask()
+	wide.Width = 2
+	wt := w.accept(wide)
+	w.waits(wt)
+	bound := wt.bound.Config.Name
+	w.report(bound, replica.Facts{Gone: true, Err: "connection refused"})
+	require.Nil(t, wt.bound)
+	for _, a := range held {
+		if a.Replica != bound {
+			w.serve(a, time.Second)
+		}
+	}
+	require.NotEqual(t, bound, w.granted(wt).Replica)
+}
+
+func TestR1R10AZombieHoldsItsSlot(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	first := w.accept(w.ask())
+	a := w.granted(first)
+	second := w.accept(w.ask())
+	n := w.c.Finish(w.now, a, AttemptResult{Kind: ResultClientGone, Running: true})
+	require.Equal(t, ActEnd, n.Action)
+	w.c.End(w.now, first, Cancelled, "")
+	w.waits(second)
+	require.Equal(t, SlotState{Total: 1, Zombie: 1}, w.replica("a").Slots)
+	w.c.Released(w.now, a, true)
+	w.granted(second)
+	require.Panics(t, func() { w.c.Released(w.now, a, true) }, "a slot is given back once")
+	require.Panics(t, func() { w.c.End(w.now, first, Cancelled, "") }, "a request ends once")
+}
+
+func TestR10LeavingWhileQueuedOrInTheRaceWithAGrant(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	a := w.granted(w.accept(w.ask()))
+	queued, raced := w.accept(w.ask()), w.accept(w.ask())
+	w.c.Leave(w.now, queued)
+	w.c.End(w.now, queued, Cancelled, "")
+	w.serve(a, time.Second) // grants to raced, which leaves without reading it
+	w.c.Leave(w.now, raced)
+	w.c.End(w.now, raced, Cancelled, "")
+	require.Equal(t, SlotState{Total: 1, Free: 1}, w.replica("a").Slots)
+	require.Zero(t, w.replica("a").AttemptsFailed)
+}
+
+func TestR11ForeignWorkIsBelievedFromTheSecondCleanProbe(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 2)))
+	busy := func(n int) {
+		w.now = w.now.Add(2 * time.Second)
+		f := facts("m")
+		f.InHand = n
+		w.report("a", f)
+	}
+	busy(1)
+	require.Zero(t, w.replica("a").Slots.Foreign)
+	busy(2)
+	require.Equal(t, 1, w.replica("a").Slots.Foreign, "the smaller of the two")
+	busy(0)
+	require.Zero(t, w.replica("a").Slots.Foreign)
+	a := w.granted(w.accept(w.ask()))
+	busy(2)
+	w.serve(a, 0) // one of ours ends between the two
+	w.granted(w.accept(w.ask()))
+	busy(2)
+	require.Zero(t, w.replica("a").Slots.Foreign)
+}
+
+func TestR11SlotsByEngine(t *testing.T) {
+	auto := func(e replica.Engine) replica.Config { return replica.Config{Name: "a", Engine: e} }
+	w := newWorld(t, testConfig(auto(replica.EngineLlamaCpp)))
+	f := facts("m")
+	f.Engine, f.Slots = replica.EngineLlamaCpp, 3
+	w.report("a", f)
+	require.Equal(t, 3, w.replica("a").Slots.Total)
+
+	w = newWorld(t, testConfig(auto(replica.EngineOllama)))
+	f = facts("m:latest", "n:latest")
+	f.Engine = replica.EngineOllama
+	w.report("a", f)
+	require.Equal(t, 2, w.replica("a").Slots.Total, "one for each model")
+	w.granted(w.accept(w.ask()))
+	w.waits(w.accept(w.ask()))
+	other := w.ask()
+	other.Models = []string{"n"}
+	w.granted(w.accept(other))
+
+	w = newWorld(t, testConfig(auto(replica.EngineVLLM)))
+	f = facts("m")
+	f.Engine, f.Waiting = replica.EngineVLLM, 0
+	require.Equal(t, 16, w.replica("a").Slots.Total)
+	for range 16 {
+		w.granted(w.accept(w.ask()))
+	}
+	w.report("a", f)
+	require.Equal(t, 17, w.replica("a").Slots.Total, "all busy, nothing waits inside: one more")
+	f.Waiting = 2
+	w.report("a", f)
+	require.Equal(t, 16, w.replica("a").Slots.Total)
+}
+
+func TestR17ModelsAndReplicasThatAreOut(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	unknown := w.ask()
+	unknown.Models = []string{"other"}
+	ref := w.c.Admit(w.now, w.arrive(), unknown)
+	require.Equal(t, ReasonModelNotFound, ref.Reason)
+	require.Equal(t, []string{"m"}, ref.Models)
+
+	w.report("a", replica.Facts{Gone: true, Err: "connection refused"})
+	ref = w.c.Admit(w.now, w.arrive(), w.ask())
+	require.Equal(t, ReasonNoReplica, ref.Reason, "it has the model, but is out")
+	require.Positive(t, ref.RetryAfter)
+
+	fresh := New(testConfig(rep("a", 1)), w.now)
+	ref = fresh.Admit(w.now, fresh.Arrive(w.now, Arrival{At: w.now}), w.ask())
+	require.Equal(t, ReasonNoReplica, ref.Reason, "no list could be read yet")
+}
+
+func TestR17NoModelNamed(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1), rep("b", 1)))
+	a := w.ask()
+	a.Models = nil
+	w.granted(w.accept(a))
+	w.report("b", facts("m", "n"))
+	ref := w.c.Admit(w.now, w.arrive(), a)
+	require.Equal(t, ReasonBadRequest, ref.Reason)
+	require.Contains(t, ref.Message, "m, n")
+}
+
+func TestAliasesTakeTheFirstThatMeetsTheDeadline(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1), rep("b", 1)))
+	w.report("a", facts("big"))
+	w.report("b", facts("small"))
+	w.c.mu.byName["a"].Speed("big").Learn(replica.Sample{First: 5 * time.Second, Hold: 8 * time.Second})
+	alias := w.ask()
+	alias.Models = []string{"big", "small"}
+	require.Equal(t, "big", w.granted(w.accept(alias)).Model)
+	require.Equal(t, "small", w.granted(w.accept(alias)).Model, "big would be free only after 8 s")
+}
+
+func TestATierAboveServesOnlyWhenTheLowerCannot(t *testing.T) {
+	spare := rep("b", 1)
+	spare.Tier = 1
+	w := newWorld(t, testConfig(rep("a", 1), spare))
+	w.teach(6 * time.Second)
+	require.Equal(t, "a", w.granted(w.accept(w.ask())).Replica)
+	second := w.accept(w.ask())
+	w.waits(second) // a is free again after 6 s, in time
+	third := w.accept(w.ask())
+	require.Equal(t, "b", w.granted(third).Replica, "a could not serve it before 12 s")
+}
+
+func TestR15StoppingTellsTheQueueAndRefusesNewcomers(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	w.teach(8 * time.Second)
+	running := w.granted(w.accept(w.ask()))
+	a := w.ask()
+	a.Deadline = w.now.Add(time.Minute)
+	soon, late := w.accept(a), w.accept(a)
+	w.c.Stop(w.now, 10*time.Second)
+	w.waits(soon)
+	require.Equal(t, ReasonDraining, w.refused(late).Reason)
+	w.c.End(w.now, late, Refused, ReasonDraining)
+	require.Equal(t, ReasonDraining, w.c.Admit(w.now, w.arrive(), a).Reason)
+	w.serve(running, 8*time.Second)
+	w.serve(w.granted(soon), time.Second)
+	require.False(t, w.snap().Serving)
+}
+
+func TestR15ReloadKeepsWhatGoesOn(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1), rep("b", 1)))
+	onA, onB := w.granted(w.accept(w.ask())), w.granted(w.accept(w.ask()))
+	waiting := w.accept(w.ask())
+	cfg := testConfig(rep("b", 2), rep("c", 1))
+	cfg.Classes = []Class{{Name: "batch", Deadline: time.Hour}, {Name: "standard", Deadline: time.Minute}}
+	w.c.Reconfigure(w.now, cfg)
+	require.Equal(t, "b", w.granted(waiting).Replica, "b has a second slot now")
+	for _, a := range []*Assignment{onA, onB} { // the removed replica's answer still ends well
+		w.c.Finish(w.now, a, AttemptResult{Kind: ResultOK})
+		w.c.End(w.now, a.ticket, Completed, "")
+	}
+	s := w.snap()
+	require.Len(t, s.Replicas, 2)
+	require.Equal(t, "batch", s.Classes[0].Name)
+	require.Equal(t, 1, s.Classes[1].Running)
+	require.False(t, w.c.DrainReplica(w.now, "a", true))
+	require.True(t, w.c.DrainReplica(w.now, "b", true))
+}
