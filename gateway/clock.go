@@ -1,0 +1,27 @@
+package gateway
+
+import (
+	"context"
+	"time"
+)
+
+// Run drives the controller's clock until ctx ends: it calls Tick when the
+// controller planned it, or when it asks for it earlier.
+func (g *Gateway) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-g.controller.Wake():
+		}
+		now := time.Now()
+		if next := g.controller.Tick(now); next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(next.Sub(now))
+		}
+	}
+}

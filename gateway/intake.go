@@ -1,0 +1,427 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"switchyard/admission"
+	"switchyard/dialect"
+	"switchyard/replica"
+)
+
+const badRequest = admission.ReasonBadRequest
+
+// visit is one request from its headers to the end of its answer.
+type visit struct {
+	g      *Gateway
+	v      *view // the settings it came under
+	w      http.ResponseWriter
+	r      *http.Request
+	conn   *http.ResponseController
+	ep     *dialect.Endpoint
+	format dialect.Format
+	id     string
+	at     time.Time // end of the headers
+	bodyAt time.Time // last byte of the body; zero: it has not been read
+	size   int64     // of the body
+	flight flight
+
+	job      *job   // once there is one
+	unread   bool   // refused before its body was read
+	key      *Key   // nil: anonymous
+	byHeader string // the class its headers ask for
+	class    string // the class it has, as far as known
+	patience patience
+}
+
+// ServeHTTP takes one request on. The order of its checks is that of their
+// cost, and nothing is read of a body before its headers have passed.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	q := &visit{
+		g: g, v: g.view.Load(), w: w, r: r, conn: http.NewResponseController(w),
+		id: requestID(r.Header), at: time.Now(),
+	}
+	defer q.flight.end()
+	defer q.linger()
+	h := w.Header()
+	h["X-Request-Id"] = []string{q.id}
+	if g.draining.Load() != nil {
+		h["Connection"] = []string{"close"}
+	}
+	if r.ContentLength != 0 {
+		// Also for a body that nobody wants: the server reads on to its end.
+		q.readBy(q.at.Add(q.v.Limits.ReadBodyTimeout))
+	}
+	if q.v.cors(h, r) {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	ep, d := route(r)
+	if ep == nil {
+		q.format = formatOf(r.URL.Path)
+		q.deny(d)
+		return
+	}
+	q.ep, q.format = ep, ep.Format
+	switch {
+	case ep.Inference():
+		q.infer(d)
+	case d != nil:
+		q.deny(d)
+	default:
+		q.serveOther()
+	}
+}
+
+// serveOther answers what takes no slot and is in no books.
+func (q *visit) serveOther() {
+	if q.ep.Kind == dialect.KindHealth {
+		q.health()
+		return
+	}
+	if d := q.credentials(); d != nil {
+		q.deny(d)
+		return
+	}
+	switch {
+	case q.ep.Kind == dialect.KindList || q.ep.Path == "/api/version":
+		q.list()
+	case q.ep.Kind == dialect.KindStored:
+		q.storedResponse()
+	case q.ep.Kind == dialect.KindManage:
+		q.manage()
+	default:
+		q.help()
+	}
+}
+
+// ending is how a request ended, or is to end once its denial is sent.
+type ending struct {
+	outcome admission.Outcome
+	reason  admission.Reason
+	denial  *denial // the answer still to be sent; nil: it was sent
+	status  int
+	job     *job
+	model   string // as the client gave it
+	severed bool   // no proper end is possible: cut the connection
+}
+
+func denied(d *denial) ending {
+	return ending{outcome: outcomeOf(d.Reason), reason: d.Reason, denial: d}
+}
+
+// infer takes an inference request from its headers to its end. It opens the
+// books, and closes them exactly once whatever happens between (R13).
+func (q *visit) infer(d *denial) {
+	if bad := q.credentials(); d == nil {
+		d = bad
+	}
+	if bad := q.wishes(); d == nil {
+		d = bad
+	}
+	t := q.g.controller.Arrive(q.at, admission.Arrival{ID: q.id, Class: q.class, Key: q.keyName(), At: q.at})
+	q.g.flights.begin(&q.flight)
+	e := q.guarded(func() ending {
+		if d == nil {
+			d = q.g.stopping(q.at)
+		}
+		if d != nil {
+			return denied(d)
+		}
+		return q.proceed(t)
+	})
+	decision := q.g.controller.End(time.Now(), t, e.outcome, e.reason)
+	if e.denial != nil {
+		e.status = q.deny(e.denial)
+		from := q.bodyAt
+		if from.IsZero() {
+			from = q.at
+		}
+		q.g.observer.Refused(q.class, string(e.reason), time.Since(from))
+	}
+	q.g.observer.RequestEnded(q.record(e, decision))
+	if e.job != nil {
+		e.job.hangUp()
+	}
+	if e.severed {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// guarded turns a panic below into an ending, so that the books stay true and
+// the client hears of it where it can.
+func (q *visit) guarded(way func() ending) (e ending) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		e = ending{outcome: admission.Failed, reason: reasonInternal, severed: true}
+		if q.job != nil {
+			e.model = q.job.ask.Model
+		}
+		if p == http.ErrAbortHandler {
+			return
+		}
+		if q.job == nil || !q.job.headSent {
+			e.denial, e.severed = &denial{Refusal: admission.Refusal{Reason: reasonInternal}}, false
+		}
+		q.g.log().Error("a request made the gateway panic", "id", q.id, "path", q.ep.Path,
+			"panic", panicWord(p), "stack", string(debug.Stack()))
+	}()
+	return way()
+}
+
+// panicWord says what a panic was about. Only the runtime's own words are
+// certain to hold nothing of a prompt.
+func panicWord(p any) string {
+	if err, ok := p.(runtime.Error); ok {
+		return err.Error()
+	}
+	return fmt.Sprintf("%T", p)
+}
+
+// proceed reads the body, asks for admission and goes the accepted request's way.
+func (q *visit) proceed(t *admission.Ticket) ending {
+	body, free, err := q.body()
+	if err != nil {
+		return q.bodyFailed(err)
+	}
+	j := &job{
+		gw: q.g, w: q.w, r: q.r, ep: q.ep, body: body, freeBody: free,
+		ticket: t, id: q.id, key: q.keyName(), headersAt: q.at,
+	}
+	q.job = j
+	defer j.release()
+	if j.ask, err = dialect.Parse(q.ep, body); err != nil {
+		return denied(unreadable(err))
+	}
+	e := q.admitted(j)
+	e.model = j.ask.Model
+	return e
+}
+
+// admitted asks for admission and runs the job.
+func (q *visit) admitted(j *job) ending {
+	q.class = q.v.class(q.byHeader, j.ask.ServiceTier, q.key)
+	q.w.Header()["X-Switchyard-Class"] = []string{q.class}
+	j.class = q.class
+	ask, d := q.askFor(j)
+	if d != nil {
+		return denied(d)
+	}
+	if j.ask.Unload {
+		return q.unload(j, ask.Models)
+	}
+	if ref := q.g.controller.Admit(time.Now(), j.ticket, ask); ref != nil {
+		return denied(&denial{Refusal: *ref})
+	}
+	q.flight.onCut(j.cutShort)
+	e := ending{job: j}
+	e.outcome, e.reason = j.run()
+	e.status = j.record.Status
+	return e
+}
+
+// askFor is what the controller is to know about the request.
+func (q *visit) askFor(j *job) (admission.Ask, *denial) {
+	names := q.v.candidates(j.ask.Model, q.format)
+	if d := q.mayAsk(j.ask.Model); d != nil {
+		return admission.Ask{}, d
+	}
+	due, stated := q.v.due(q.at, q.patience, q.class)
+	if stated {
+		j.deadline = due
+	}
+	ask := admission.Ask{
+		Class: q.class, Models: names, Public: j.ask.Model,
+		Path: q.ep.Path, Engines: q.g.enginesOf(q.ep),
+		Width: max(1, j.ask.Width), Bytes: q.size, BodyHash: hashOf(q.keyName(), j.body),
+		PromptTokens: j.ask.PromptTokens, MaxTokens: j.ask.MaxTokens, Stream: j.ask.Stream,
+		Deadline: due, ClientDeadline: stated,
+	}
+	if prev := j.ask.PreviousResponse; prev != "" {
+		pin, ok := q.g.stored.find(prev, q.keyName())
+		if !ok {
+			return ask, deny(admission.ReasonNotFound, "no response %q is known here: it was never given, or is forgotten", clipped(prev)).about("previous_response_id")
+		}
+		ask.Pin = pin
+	}
+	return ask, nil
+}
+
+// credentials checks the headers that every path but the health checks needs
+// right: where the request has been, how its body comes, and who sends it.
+func (q *visit) credentials() *denial {
+	h := q.r.Header
+	q.key = q.v.findKey(h)
+	switch {
+	case q.v.looped(h):
+		return deny(admission.ReasonLoop, "this request has passed this gateway before (Via: %s): a replica's url leads back here", q.v.via)
+	case encoded(h):
+		return deny(admission.ReasonEncoding, "compressed bodies are not taken: send it as it is")
+	case q.key == nil && q.v.KeysRequired:
+		return deny(admission.ReasonUnauthorized, "a known key is required, as Authorization: Bearer KEY or X-Api-Key: KEY")
+	}
+	return nil
+}
+
+// wishes reads class and deadline from the headers.
+func (q *visit) wishes() (d *denial) {
+	q.byHeader, d = q.v.headerClass(q.r.Header)
+	q.class = q.v.class(q.byHeader, "", q.key)
+	q.w.Header()["X-Switchyard-Class"] = []string{q.class}
+	if d == nil {
+		q.patience, d = q.v.headerDeadline(q.r.Header)
+	}
+	return d
+}
+
+func (q *visit) keyName() string {
+	if q.key == nil {
+		return anonymous
+	}
+	return q.key.Name
+}
+
+// body reads the request's body; the end of draining cuts it short.
+func (q *visit) body() (body []byte, free func(), err error) {
+	if q.r.ContentLength == 0 {
+		q.bodyAt = time.Now()
+		return nil, nil, nil
+	}
+	q.flight.onCut(func() { q.readBy(time.Unix(1, 0)) })
+	if body, free, err = q.g.readBody(q.r); err != nil {
+		return nil, nil, err
+	}
+	q.flight.onCut(nil)
+	q.readBy(time.Time{}) // one left behind would pass for the client's departure
+	q.bodyAt, q.size = time.Now(), int64(len(body))
+	return body, free, nil
+}
+
+// bodyFailed is the end of a request whose body did not come as it should.
+func (q *visit) bodyFailed(err error) ending {
+	switch {
+	case q.g.wasCut():
+		return denied(q.g.stopping(time.Now()))
+	case errors.Is(err, errClientLeft), q.r.Context().Err() != nil:
+		return ending{outcome: admission.Cancelled, severed: true}
+	}
+	return denied(q.bodyDenial(err))
+}
+
+func (q *visit) bodyDenial(err error) *denial {
+	l := q.v.Limits
+	switch {
+	case errors.Is(err, errBodyTooLarge):
+		return deny(admission.ReasonBodyTooLarge, "the body is larger than the limit of %d bytes", l.MaxBody)
+	case errors.Is(err, errUploadsFull):
+		return deny(admission.ReasonQueueFull, "the bodies that are coming in fill the queue's %d bytes", q.v.QueueBytes)
+	case errors.Is(err, errBodySlow):
+		return deny(badRequest, "the body was not complete %s after the headers", l.ReadBodyTimeout)
+	}
+	return deny(badRequest, "the body's framing is broken")
+}
+
+// unreadable is the denial of a body that the dialect cannot take.
+func unreadable(err error) *denial {
+	if bad, ok := errors.AsType[*dialect.BadRequest](err); ok {
+		return deny(badRequest, "%s", bad.Message).about(bad.Param)
+	}
+	return deny(badRequest, "%v", err)
+}
+
+// candidates are the names that may stand behind a public name, best first;
+// none where the client names no model.
+func (v *view) candidates(name string, f dialect.Format) []string {
+	if name == "" {
+		return nil
+	}
+	if c, ok := v.aliases[name]; ok {
+		return c
+	}
+	if f == dialect.Ollama {
+		if c, ok := v.aliases[untagged(name)]; ok {
+			return c
+		}
+	}
+	return []string{name}
+}
+
+// mayAsk checks the key's models. A request that names none is for the only
+// model there is, so that one must be allowed.
+func (q *visit) mayAsk(model string) *denial {
+	if model != "" {
+		if !q.key.mayUse(model) {
+			return deny(admission.ReasonForbidden, "the key may not use the model %q", clipped(model)).about("model")
+		}
+		return nil
+	}
+	if q.key == nil || len(q.key.Models) == 0 {
+		return nil
+	}
+	for _, m := range q.g.controller.ListModels(q.at) {
+		if slices.Contains(q.g.enginesOf(q.ep), m.Engine) && !q.key.mayUse(m.Name) {
+			return deny(admission.ReasonForbidden, "the key may use only some models: name one").about("model")
+		}
+	}
+	return nil
+}
+
+// enginesOf names the engines that serve the endpoint.
+func (g *Gateway) enginesOf(ep *dialect.Endpoint) []replica.Engine {
+	if es, ok := g.engines.Load(ep); ok {
+		return es.([]replica.Engine)
+	}
+	es := make([]replica.Engine, len(ep.Engines))
+	for i, e := range ep.Engines {
+		es[i] = replica.Engine(e)
+	}
+	g.engines.Store(ep, es)
+	return es
+}
+
+// hashOf recognises the same body of the same key again.
+func hashOf(key string, body []byte) uint64 {
+	var d xxhash.Digest
+	d.Reset()
+	d.WriteString(key)
+	d.Write([]byte{0})
+	d.Write(body)
+	return d.Sum64()
+}
+
+// record is the request's entry in the access log.
+func (q *visit) record(e ending, d admission.Decision) Record {
+	r := Record{
+		Time: q.at, ID: q.id, Method: q.r.Method, Path: q.r.URL.Path, Class: q.class, Key: q.keyName(), Model: e.model,
+		Outcome: e.outcome, Reason: e.reason, Decision: d, Took: time.Since(q.at), BytesIn: q.size,
+	}
+	if e.job != nil {
+		r.travel = e.job.record
+	}
+	r.Status = e.status
+	return r
+}
+
+// deny answers with the gateway's own word.
+func (q *visit) deny(d *denial) int {
+	if q.bodyAt.IsZero() && q.r.ContentLength != 0 && q.r.ProtoMajor == 1 && !q.skipBody() {
+		// Unasked, the server would wait for the body before it answers, and
+		// take what it did not wait for as the next request.
+		q.unread = true
+		q.conn.EnableFullDuplex()
+		q.w.Header()["Connection"] = []string{"close"}
+	}
+	status := q.g.deny(q.w, q.format, q.id, d)
+	q.conn.Flush()
+	return status
+}
