@@ -1,0 +1,103 @@
+package simserver
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"switchyard/simserver/model"
+)
+
+// The sampling parameters as llama.cpp lists them; only the tools that read
+// them care for the values.
+const (
+	llamaParams = `"seed":4294967295,"temperature":0.8,"dynatemp_range":0.0,"dynatemp_exponent":1.0,"top_k":40,"top_p":0.95,"min_p":0.05,"top_n_sigma":-1.0,"xtc_probability":0.0,"xtc_threshold":0.1,"typical_p":1.0,"repeat_last_n":64,"repeat_penalty":1.0,"presence_penalty":0.0,"frequency_penalty":0.0,"dry_multiplier":0.0,"dry_base":1.75,"dry_allowed_length":2,"dry_penalty_last_n":64`
+	llamaMore   = `"mirostat":0,"mirostat_tau":5.0,"mirostat_eta":0.1,"adaptive_target":-1.0,"adaptive_decay":0.9`
+	llamaTail   = `"samplers":["penalties","dry","top_n_sigma","top_k","typ_p","top_p","min_p","xtc","temperature"],"speculative.types":"none","timings_per_token":false,"post_sampling_probs":false,"backend_sampling":false,"lora":[]`
+	llamaChatML = `{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] + eos_token }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}`
+)
+
+// slotParams is the shorter list of /props and /slots.
+func slotParams(b []byte, limit int, stream bool, format string) []byte {
+	return fmt.Appendf(b, `{`+llamaParams+`,`+llamaMore+`,"max_tokens":%d,"n_predict":%d,"n_keep":0,"n_discard":0,"ignore_eos":false,"stream":%t,"n_probs":0,"min_keep":0,"chat_format":%q,"reasoning_format":"none","reasoning_in_content":false,"generation_prompt":"",`+llamaTail+`}`,
+		limit, limit, stream, format)
+}
+
+// generationSettings is the list that an answer of /completion repeats.
+func generationSettings(b []byte, limit int, stream bool) []byte {
+	return fmt.Appendf(b, `{`+llamaParams+`,"dry_sequence_breakers":["\n",":","\"","*"],`+llamaMore+`,"stop":[],"max_tokens":%d,"n_predict":%d,"n_keep":0,"n_discard":0,"ignore_eos":false,"stream":%t,"logit_bias":[],"n_probs":0,"min_keep":0,"grammar":"","grammar_lazy":false,"grammar_triggers":[],"preserved_tokens":[],"chat_format":"Content-only","reasoning_format":"deepseek","reasoning_in_content":false,"generation_prompt":"",`+llamaTail+`}`,
+		limit, limit, stream)
+}
+
+func (f *llamaCppFace) props(w http.ResponseWriter, r *http.Request) {
+	c := &f.s.config
+	b := append([]byte(`{"default_generation_settings":{"params":`), slotParams(nil, -1, false, "Content-only")...)
+	b = fmt.Appendf(b, `,"n_ctx":%d},"total_slots":%d,"model_alias":`, c.Context, c.Slots)
+	b = append(quoted(b, f.name()), `,"model_ftype":"F16","model_path":`...)
+	b = quoted(b, "/models/"+f.name()+".gguf")
+	b = append(b, `,"modalities":{"vision":false,"video":false,"audio":false},"media_marker":"<__media__>","endpoint_slots":true,"endpoint_props":false,"endpoint_metrics":true,"ui":true,"ui_settings":{},"chat_template":`...)
+	b = quoted(b, llamaChatML)
+	b = append(b, `,"chat_template_caps":{"supports_object_arguments":false,"supports_parallel_tool_calls":false,"supports_preserve_reasoning":false,"supports_reasoning_effort":false,"supports_string_content":true,"supports_system_role":true,"supports_tool_calls":false,"supports_tools":false,"supports_typed_content":false},"bos_token":"<s>","eos_token":"</s>","build_info":"`+llamaBuild+`","is_sleeping":false,"cors_proxy_enabled":false}`...)
+	f.s.writeJSON(w, r, http.StatusOK, b)
+}
+
+// slots shows each slot; reading it is a result like any other to those that
+// wait for a quiet second.
+func (f *llamaCppFace) slots(w http.ResponseWriter, r *http.Request) {
+	b, free := []byte{'['}, 0
+	f.s.do(func(now time.Time) {
+		f.s.model.Polled(now)
+		for i, v := range f.s.model.Slots(now) {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			if v.Task == nil {
+				free++
+			}
+			b = f.slot(b, i, v)
+		}
+	})
+	if r.URL.Query().Get("fail_on_no_slot") != "" && free == 0 {
+		f.fail(w, r, problem{status: http.StatusServiceUnavailable, message: "no slot available"})
+		return
+	}
+	f.s.writeJSON(w, r, http.StatusOK, append(b, ']'))
+}
+
+func (f *llamaCppFace) slot(b []byte, id int, v model.SlotView) []byte {
+	b = fmt.Appendf(b, `{"id":%d,"n_ctx":%d,"speculative":false,"is_processing":%t`, id, f.s.config.Context, v.Task != nil)
+	if t := v.Task; t != nil {
+		limit := v.Work.Request.Max
+		remain := limit - t.Decoded
+		if limit == 0 {
+			limit, remain = -1, -1
+		}
+		b = fmt.Appendf(b, `,"id_task":%d,"n_prompt_tokens":%d,"n_prompt_tokens_processed":%d,"n_prompt_tokens_cache":%d,"params":`,
+			v.Work.ID, t.Prompt, t.Processed-t.Cached, t.Cached)
+		b = slotParams(b, limit, v.Work.Request.Stream, "peg-native")
+		b = fmt.Appendf(b, `,"next_token":[{"has_next_token":true,"has_new_line":false,"n_remain":%d,"n_decoded":%d}]`, remain, t.Decoded)
+	}
+	return append(b, '}')
+}
+
+func (f *llamaCppFace) models(w http.ResponseWriter, r *http.Request) {
+	names := f.s.config.Models
+	b := []byte(`{"models":[`)
+	for i, name := range names {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		n := quotedString(name)
+		b = fmt.Appendf(b, `{"name":%s,"model":%s,"modified_at":"","size":"","digest":"","type":"model","description":"","tags":[""],"capabilities":["completion"],"parameters":"","details":{"parent_model":"","format":"gguf","family":"","families":[""],"parameter_size":"","quantization_level":""}}`, n, n)
+	}
+	b = append(b, `],"object":"list","data":[`...)
+	for i, name := range names {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		n := quotedString(name)
+		b = fmt.Appendf(b, `{"id":%s,"aliases":[%s],"tags":[],"object":"model","created":%d,"owned_by":"llamacpp","meta":{"vocab_type":true,"n_vocab":32000,"n_ctx":%d,"n_ctx_train":32768,"n_embd":256,"n_params":19532032,"size":39068672,"ftype":"F16"}}`,
+			n, n, time.Now().Unix(), f.s.config.Context)
+	}
+	f.s.writeJSON(w, r, http.StatusOK, append(b, "]}"...))
+}

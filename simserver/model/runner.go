@@ -1,0 +1,343 @@
+package model
+
+import "time"
+
+// runner is one model of an engine: its slots, its hidden queue, its prompt
+// cache and the batch that runs.
+type runner struct {
+	e     *Engine
+	name  string
+	cache *cache
+	stats Stats
+	slots []*Task
+	free  int
+
+	queue   []*Task // waits for a slot; ended ones are skipped
+	waiting []*Work // waits for the model to load
+	live    int     // tasks in queue that have not ended
+
+	state     residency
+	readyAt   time.Time // loading ends
+	context   int       // the context size it is loaded with
+	keepAlive time.Duration
+	expires   time.Time // zero: never
+
+	batchEnds time.Time // zero: no batch runs
+}
+
+func newRunner(e *Engine, name string) *runner {
+	return &runner{e: e, name: name, stats: Stats{Slots: e.cfg.Slots}}
+}
+
+// boot is the state after the process has started.
+func (r *runner) boot() {
+	if !r.batchEnds.IsZero() {
+		r.e.cfg.Device.computing--
+	}
+	r.batchEnds = time.Time{}
+	r.cache = newCache(r.e.cfg.CacheTokens)
+	r.slots = make([]*Task, r.e.cfg.Slots)
+	r.free = len(r.slots)
+	r.queue, r.waiting, r.live = nil, nil, 0
+	r.context, r.keepAlive = r.e.cfg.Context, r.e.cfg.KeepAlive
+	r.state, r.readyAt, r.expires = resident, time.Time{}, time.Time{}
+	if r.e.cfg.Kind == Ollama {
+		r.state = absent
+	}
+}
+
+// each visits all work in hand: running, queued, waiting for a load.
+func (r *runner) each(visit func(*Work)) {
+	var all []*Work
+	for _, t := range r.slots {
+		if t != nil {
+			all = append(all, t.work)
+		}
+	}
+	for _, t := range r.queue {
+		if !t.ended {
+			all = append(all, t.work)
+		}
+	}
+	all = append(all, r.waiting...)
+	for _, w := range all {
+		visit(w)
+	}
+}
+
+// fit checks the prompts against the context and sets the output lengths.
+func (r *runner) fit(w *Work) *Rejection {
+	limit := r.e.cfg.Context
+	if r.e.cfg.Kind == Ollama && w.Request.Context > 0 {
+		limit = w.Request.Context
+	}
+	for i := range w.Tasks {
+		t := &w.Tasks[i]
+		tooLong := t.Prompt > limit || t.Prompt == limit && r.e.cfg.Kind != Ollama
+		if tooLong && (r.e.cfg.Kind != Ollama || w.Request.Strict) {
+			return &Rejection{Kind: RejectTooLong, Status: 400, PromptTokens: t.Prompt, ContextTokens: limit}
+		}
+		if tooLong { // Ollama silently keeps what fits, and its cache is of no use then
+			t.Prompt, t.parts = limit, nil
+		}
+		if w.Request.NoOutput || w.Request.Preload {
+			continue
+		}
+		want := w.Request.Output
+		if want <= 0 {
+			want = r.e.cfg.Output.draw(r.e.rng)
+		}
+		room := max(limit-t.Prompt, 1)
+		if w.Request.Max > 0 {
+			room = min(room, w.Request.Max)
+		}
+		t.Target, t.Limited = min(want, room), want >= room
+	}
+	return nil
+}
+
+// full reports whether the engine's own queue takes no more.
+func (r *runner) full() bool {
+	limit := r.e.cfg.Queue
+	switch r.e.cfg.Kind {
+	case Ollama: // one is being loaded for, the others are pending
+		return (r.state != resident || len(r.waiting) > 0) && len(r.waiting) > limit
+	case OpenAI:
+		return limit > 0 && r.free == 0 && r.live >= limit
+	}
+	return false
+}
+
+// accept takes the work in hand.
+func (r *runner) accept(w *Work) {
+	w.hand = min(len(w.Tasks), len(r.slots))
+	r.stats.take(w.hand)
+	if r.needsLoad(w) {
+		r.waiting = append(r.waiting, w)
+	} else {
+		r.enqueue(w)
+	}
+	r.e.settle(r.e.now)
+	r.stats.QueuedMax = max(r.stats.QueuedMax, r.live+len(r.waiting))
+}
+
+func (r *runner) enqueue(w *Work) {
+	if r.keepAlive = w.Request.KeepAlive; r.keepAlive == 0 {
+		r.keepAlive = r.e.cfg.KeepAlive
+	}
+	if w.Request.Preload {
+		w.unfinished = 0
+		r.e.end(w, EndDone, r.e.now)
+		r.rest(r.e.now)
+		return
+	}
+	r.expires = time.Time{}
+	for i := range w.Tasks {
+		if t := &w.Tasks[i]; !t.ended {
+			t.queued = true
+			r.queue = append(r.queue, t)
+			r.live++
+		}
+	}
+}
+
+// fill gives free slots to what waits, in order.
+func (r *runner) fill(at time.Time) {
+	for r.free > 0 && len(r.queue) > 0 {
+		t := r.queue[0]
+		r.queue[0] = nil
+		r.queue = r.queue[1:]
+		if t.ended {
+			continue
+		}
+		t.queued = false
+		r.live--
+		r.place(t, at)
+	}
+	if len(r.queue) == 0 {
+		r.queue = nil
+	}
+}
+
+func (r *runner) place(t *Task, at time.Time) {
+	for i, s := range r.slots {
+		if s == nil {
+			r.slots[i], t.Slot = t, i
+			r.free--
+			break
+		}
+	}
+	t.Started = at
+	if !t.work.Request.NoCache {
+		t.Cached = min(r.cache.match(t.parts), t.Prompt-1)
+	}
+	if t.leader != nil {
+		t.Cached = t.Prompt - 1 // its leader does the work
+	}
+	t.Processed = t.Cached
+	r.begun(t.work, at)
+	if t.work.notice == noticeTurn && t.held(r.e) {
+		r.e.noticed(t.work, at)
+	}
+}
+
+// begun tells that a work's first task runs; a hanging one does not tell.
+func (r *runner) begun(w *Work, at time.Time) {
+	e := r.e
+	if !w.Started.IsZero() || w.meets(e, FaultHang) {
+		return
+	}
+	w.Started = at
+	e.emit(Event{Kind: Started, At: at, Work: w})
+	switch {
+	case w.meets(e, FaultEmpty):
+		e.end(w, EndEmpty, at)
+	case w.meets(e, FaultCut) && e.fault.AfterTokens == 0:
+		w.Reset = e.fault.Reset
+		e.end(w, EndCut, at)
+	}
+}
+
+// begin starts the next batch if there is something to compute.
+func (r *runner) begin(at time.Time) {
+	if r.state != resident || !r.batchEnds.IsZero() {
+		return
+	}
+	e := r.e
+	for _, t := range r.slots {
+		if t != nil {
+			r.begun(t.work, at) // one that a hang held back, and no longer does
+		}
+	}
+	r.fill(at)
+	budget, streams := e.cfg.Batch, 0
+	for _, t := range r.slots {
+		if t == nil || t.held(e) {
+			continue
+		}
+		if !t.prompting() {
+			t.inBatch = true
+			streams++
+			continue
+		}
+		if t.leader != nil && t.leader.prompting() && !t.leader.ended {
+			continue
+		}
+		if t.chunk = min(t.Prompt-t.Processed, budget); t.chunk > 0 {
+			t.inBatch = true
+			budget -= t.chunk
+		}
+	}
+	prompt := e.cfg.Batch - budget
+	if streams == 0 && prompt == 0 {
+		return
+	}
+	s := float64(prompt) / e.cfg.Prefill
+	if streams > 0 {
+		s += (1 + e.cfg.BatchSlowdown*float64(streams-1)) / e.cfg.Decode
+	}
+	e.cfg.Device.computing++
+	s *= e.slowness() * float64(e.cfg.Device.computing)
+	r.batchEnds = at.Add(max(time.Duration(s*float64(time.Second)), 1))
+}
+
+// finishBatch hands out what the batch has made.
+func (r *runner) finishBatch(at time.Time) {
+	r.batchEnds = time.Time{}
+	r.e.cfg.Device.computing--
+	for _, t := range r.slots {
+		if t == nil || !t.inBatch {
+			continue
+		}
+		t.inBatch = false
+		if t.chunk > 0 {
+			r.promptDone(t, at)
+		} else {
+			r.token(t, at)
+		}
+	}
+	r.e.batchNotices(r, at)
+}
+
+// promptDone books a task's share of prompt tokens in the batch.
+func (r *runner) promptDone(t *Task, at time.Time) {
+	t.Processed += t.chunk
+	t.chunk = 0
+	if t.prompting() {
+		r.e.emit(Event{Kind: Progress, At: at, Work: t.work})
+		return
+	}
+	r.stats.prompt(t)
+	if !t.work.Request.NoCache {
+		r.cache.insert(t.parts)
+	}
+	t.First = at
+	if t.Target == 0 {
+		r.taskDone(t, at)
+		return
+	}
+	r.token(t, at)
+}
+
+// token books one output token.
+func (r *runner) token(t *Task, at time.Time) {
+	w, e := t.work, r.e
+	t.Decoded++
+	r.stats.TokensGenerated++
+	if !w.Left.IsZero() {
+		r.stats.TokensWasted++
+	}
+	if w.Request.Stream {
+		e.lastResult = at
+	}
+	e.emit(Event{Kind: Token, At: at, Work: w, Task: t.index()})
+	switch {
+	case w.meets(e, FaultCut) && w.Generated() >= e.fault.AfterTokens:
+		w.Reset = e.fault.Reset
+		e.end(w, EndCut, at)
+	case t.Decoded >= t.Target:
+		r.taskDone(t, at)
+	}
+}
+
+func (t *Task) index() int {
+	for i := range t.work.Tasks {
+		if &t.work.Tasks[i] == t {
+			return i
+		}
+	}
+	return 0
+}
+
+func (r *runner) taskDone(t *Task, at time.Time) {
+	w := t.work
+	r.drop(t, at)
+	r.e.lastResult = at
+	w.unfinished--
+	if hand := min(w.unfinished, len(r.slots)); hand < w.hand {
+		r.stats.InHand -= w.hand - hand
+		w.hand = hand
+	}
+	r.e.emit(Event{Kind: TaskDone, At: at, Work: w, Task: t.index()})
+	if w.unfinished == 0 {
+		r.e.end(w, EndDone, at)
+	}
+}
+
+// drop takes a task out of its slot or the queue.
+func (r *runner) drop(t *Task, at time.Time) {
+	t.ended, t.Ended = true, at
+	t.inBatch, t.chunk = false, 0
+	switch {
+	case t.Slot >= 0 && r.slots[t.Slot] == t:
+		r.slots[t.Slot] = nil
+		r.free++
+		if !t.work.Left.IsZero() {
+			r.stats.zombie(t, at)
+		}
+	case t.queued:
+		r.live--
+	}
+	t.queued = false
+	r.rest(at)
+}
