@@ -21,7 +21,8 @@ type chunkState uint8
 
 const (
 	chunkSize    chunkState = iota // before or in the size's digits
-	chunkExt                       // behind the digits: blanks, extensions
+	chunkBlank                     // in blanks behind the digits
+	chunkExt                       // in the extensions
 	chunkSizeLF                    // the LF of the size line
 	chunkData                      // in the data
 	chunkDataCR                    // the CR behind the data
@@ -67,36 +68,33 @@ func (d *chunked) step(c byte) error {
 	switch d.state {
 	case chunkSize:
 		return d.size(c)
-	case chunkExt:
-		if d.line++; d.line > maxChunkLine {
-			return fmt.Errorf("a chunk's size line of more than %d bytes", maxChunkLine)
-		}
-		if c == '\r' {
-			d.state = chunkSizeLF
-		} else if !valueChar(c) {
-			return errChunk
-		}
+	case chunkBlank, chunkExt:
+		return d.extension(c)
 	case chunkSizeLF:
-		if d.state = chunkData; d.left == 0 {
-			d.state = trailerStart
-		}
 		d.line = 0
-		return expect(c, '\n')
+		if d.left == 0 {
+			return d.expect(c, '\n', trailerStart)
+		}
+		return d.expect(c, '\n', chunkData)
 	case chunkDataCR:
-		d.state = chunkDataLF
-		return expect(c, '\r')
+		return d.expect(c, '\r', chunkDataLF)
 	case chunkDataLF:
-		d.state = chunkSize
-		return expect(c, '\n')
+		return d.expect(c, '\n', chunkSize)
 	case trailerStart, trailerLine:
 		return d.trailer(c)
 	case trailerLF:
-		d.state = trailerStart
-		return expect(c, '\n')
+		return d.expect(c, '\n', trailerStart)
 	case trailerEndLF:
-		d.state = chunkedDone
-		return expect(c, '\n')
+		return d.expect(c, '\n', chunkedDone)
 	}
+	return nil
+}
+
+func (d *chunked) expect(c, want byte, next chunkState) error {
+	if c != want {
+		return errChunk
+	}
+	d.state = next
 	return nil
 }
 
@@ -114,8 +112,11 @@ func (d *chunked) size(c byte) error {
 	case c == '\r':
 		d.state = chunkSizeLF
 		return nil
-	case c == ';' || c == ' ' || c == '\t':
+	case c == ';':
 		d.state = chunkExt
+		return nil
+	case c == ' ' || c == '\t':
+		d.state = chunkBlank
 		return nil
 	default:
 		return errChunk
@@ -124,6 +125,22 @@ func (d *chunked) size(c byte) error {
 		return errors.New("a chunk's size of more than 15 digits")
 	}
 	d.left = d.left<<4 | uint64(digit)
+	return nil
+}
+
+func (d *chunked) extension(c byte) error {
+	if d.line++; d.line > maxChunkLine {
+		return fmt.Errorf("a chunk's size line of more than %d bytes", maxChunkLine)
+	}
+	switch {
+	case c == '\r':
+		d.state = chunkSizeLF
+	case c == ';':
+		d.state = chunkExt
+	case d.state == chunkExt && valueChar(c), c == ' ', c == '\t':
+	default:
+		return errChunk
+	}
 	return nil
 }
 
@@ -139,13 +156,6 @@ func (d *chunked) trailer(c byte) error {
 	case valueChar(c):
 		d.state = trailerLine
 	default:
-		return errChunk
-	}
-	return nil
-}
-
-func expect(c, want byte) error {
-	if c != want {
 		return errChunk
 	}
 	return nil

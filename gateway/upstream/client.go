@@ -54,7 +54,7 @@ func New(o Options) *Client {
 		}
 	}
 	c := &Client{
-		host:        o.Base.Host,
+		host:        hostHeader(o.Base),
 		addr:        net.JoinHostPort(o.Base.Hostname(), port),
 		prefix:      strings.TrimRight(o.Base.EscapedPath(), "/"),
 		dialTimeout: o.DialTimeout,
@@ -73,6 +73,16 @@ func New(o Options) *Client {
 		c.tls = tlsConfig(o.TLS, o.Base.Hostname())
 	}
 	return c
+}
+
+// hostHeader is the replica's own host and port, less an IPv6 zone, which means
+// something on this host only.
+func hostHeader(u *url.URL) string {
+	before, after, ok := strings.Cut(u.Host, "%")
+	if !ok {
+		return u.Host
+	}
+	return before + after[strings.IndexByte(after, ']'):]
 }
 
 func tlsConfig(given *tls.Config, host string) *tls.Config {

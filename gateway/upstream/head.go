@@ -210,24 +210,23 @@ func contentLength(header http.Header) (int64, error) {
 	if len(values) == 0 {
 		return -1, nil
 	}
-	length := int64(-1)
+	first, _, _ := strings.Cut(values[0], ",")
+	first = strings.Trim(first, " \t")
 	for _, list := range values {
 		for part := range strings.SplitSeq(list, ",") {
-			part = strings.Trim(part, " \t")
-			n, err := strconv.ParseUint(part, 10, 63) // no sign passes
-			if err != nil {
-				return -1, fmt.Errorf("Content-Length %q is not a number", part)
+			if part = strings.Trim(part, " \t"); part != first {
+				return -1, fmt.Errorf("two Content-Lengths, %q and %q", first, part)
 			}
-			if length >= 0 && int64(n) != length {
-				return -1, fmt.Errorf("two Content-Lengths, %d and %d", length, n)
-			}
-			length = int64(n)
 		}
 	}
-	if len(values) > 1 || strings.Contains(values[0], ",") {
-		header["Content-Length"] = []string{strconv.FormatInt(length, 10)}
+	n, err := strconv.ParseUint(first, 10, 63) // no sign passes
+	if err != nil {
+		return -1, fmt.Errorf("Content-Length %q is not a number", first)
 	}
-	return length, nil
+	if first != values[0] || len(values) > 1 {
+		header["Content-Length"] = []string{first}
+	}
+	return int64(n), nil
 }
 
 // persist finds out whether, and for how long, the connection may be kept.
