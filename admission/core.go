@@ -58,6 +58,7 @@ func (c *core) init(cfg Config, now time.Time) {
 	c.bound = map[*Ticket]struct{}{}
 	c.output = map[string]*outputMean{}
 	c.full = map[lane]bool{}
+	c.seen.init()
 	c.noted = map[*replica.Replica]noted{}
 	c.q = queue.New[lane](queueClasses(cfg.Classes), now)
 	for i, cl := range cfg.Classes {

@@ -151,7 +151,7 @@ func (w *world) serve(a *Assignment, d time.Duration) {
 func (w *world) teach(d time.Duration) {
 	w.t.Helper()
 	for _, r := range w.c.mu.fleet {
-		r.Speed("m").Learn(replica.Sample{First: d / 10, Hold: d})
+		r.Speed("m").Learn(replica.Sample{PromptTokens: 100, Prompt: d / 10, First: d / 10, Hold: d})
 	}
 }
 
