@@ -58,7 +58,6 @@ func reply(w http.ResponseWriter, status int, v any) {
 
 // wireFault is a fault as JSON and YAML say it.
 type wireFault struct {
-	At          duration `json:"at" yaml:"at"`
 	Kind        string   `json:"kind" yaml:"kind"`
 	For         duration `json:"for" yaml:"for"`
 	Status      int      `json:"status" yaml:"status"`

@@ -1,6 +1,7 @@
 package simserver
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -43,6 +44,13 @@ type (
 	TimedFault = model.TimedFault
 	Stats      = model.Stats
 )
+
+// Check says what is wrong with the options.
+func (o Options) Check() error {
+	_, err := o.config()
+	_, err2 := o.faults()
+	return errors.Join(err, err2)
+}
 
 // config turns the options into the model's.
 func (o *Options) config() (model.Config, error) {

@@ -13,8 +13,8 @@
 //
 // times the slowness of the moment (faults, other engines on the device). So n
 // streams decode at Decode/(1+BatchSlowdown·(n-1)) each, a long prompt stalls
-// the other streams for a batch, and what joins or leaves does so between two
-// batches. The first token comes with the end of the prompt; an answer of N
+// the other streams for a batch, and who gets a slot in the middle of a batch is
+// worked on from the next one. The first token comes with the end of the prompt; an answer of N
 // tokens is N-1 decoding batches long.
 //
 // # Work in hand
@@ -246,8 +246,7 @@ func (e *Engine) run(now time.Time) {
 // settle starts what can start.
 func (e *Engine) settle(at time.Time) {
 	for _, r := range e.runners {
-		r.load(at)
-		r.begin(at)
+		r.settle(at)
 	}
 }
 

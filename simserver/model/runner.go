@@ -139,6 +139,7 @@ func (r *runner) enqueue(w *Work) {
 			r.live++
 		}
 	}
+	r.fill(r.e.now)
 }
 
 // fill gives free slots to what waits, in order.
@@ -198,18 +199,27 @@ func (r *runner) begun(w *Work, at time.Time) {
 	}
 }
 
-// begin starts the next batch if there is something to compute.
-func (r *runner) begin(at time.Time) {
-	if r.state != resident || !r.batchEnds.IsZero() {
+// settle starts what can start: those that a hang held back and no longer
+// does, those that wait where a slot is free, the next batch.
+func (r *runner) settle(at time.Time) {
+	r.load(at)
+	if r.state != resident {
 		return
 	}
-	e := r.e
 	for _, t := range r.slots {
 		if t != nil {
-			r.begun(t.work, at) // one that a hang held back, and no longer does
+			r.begun(t.work, at)
 		}
 	}
 	r.fill(at)
+	if r.batchEnds.IsZero() {
+		r.begin(at)
+	}
+}
+
+// begin starts the next batch if there is something to compute.
+func (r *runner) begin(at time.Time) {
+	e := r.e
 	budget, streams := e.cfg.Batch, 0
 	for _, t := range r.slots {
 		if t == nil || t.held(e) {
