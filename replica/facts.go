@@ -45,7 +45,7 @@ type Facts struct {
 
 	InHand   int // requests the engine is working on, whoever sent them; -1 unknown
 	Waiting  int // requests in the engine's own queue; -1 unknown
-	Progress int // prompt tokens processed and tokens decoded so far, as far as probes saw; never falls, grows while it works; -1 unknown
+	Progress int // tokens processed and decoded (or batches) so far, as far as probes saw: a round that finds it grown saw work being done; -1 unknown
 }
 
 // Model is one model a replica has.

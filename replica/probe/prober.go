@@ -1,0 +1,335 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"switchyard/replica"
+)
+
+const (
+	// llamaGap is the shortest silence between two rounds to a llama.cpp that
+	// answers. It notices a departed client only after a second without the
+	// result of any task, and each answer of /slots is one.
+	llamaGap = 2 * time.Second
+	// nudgeGap is the same for the others.
+	nudgeGap = 250 * time.Millisecond
+)
+
+// ErrNotReported is the answer of SlotsBusy for a replica whose engine does
+// not say what it is working on.
+var ErrNotReported = errors.New("the engine does not report what it is working on")
+
+// Options is what a Prober needs besides its targets.
+type Options struct {
+	Interval time.Duration // between the beginnings of two rounds
+	Timeout  time.Duration // of one request
+	// Sink takes each round's findings, one at a time per replica, from that
+	// replica's goroutine. It must not block for long, nor call the Prober's
+	// Add, Remove, Reconfigure or Close.
+	Sink func(name string, f replica.Facts)
+	// Working reports whether the gateway has work there (zombies too). While
+	// it has none, an idle llama.cpp that may want to sleep is not disturbed.
+	// nil: always.
+	Working func(name string) bool
+	Dial    DialFunc // nil: the standard dialer
+}
+
+// Prober probes a fleet: one goroutine per replica, the first round at once.
+// All its methods may be called from any goroutine.
+type Prober struct {
+	opts Options
+	ctx  context.Context
+	stop context.CancelFunc
+
+	change sync.Mutex // held through Add, Remove, Reconfigure and Close
+	mu     struct {
+		sync.Mutex
+		workers           map[string]*worker
+		interval, timeout time.Duration
+	}
+}
+
+// NewProber returns a Prober without targets.
+func NewProber(o Options) *Prober {
+	p := &Prober{opts: o}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.mu.workers = map[string]*worker{}
+	p.mu.interval, p.mu.timeout = o.Interval, o.Timeout
+	return p
+}
+
+// Add begins to probe a replica. One of the same name is replaced, unless
+// nothing about it changed.
+func (p *Prober) Add(t Target) {
+	p.change.Lock()
+	defer p.change.Unlock()
+	p.add(t)
+}
+
+func (p *Prober) add(t Target) {
+	if old := p.worker(t.Name); old != nil {
+		if old.target.equal(t) {
+			return
+		}
+		p.remove(t.Name)
+	}
+	if p.ctx.Err() != nil {
+		return
+	}
+	w := newWorker(p, t)
+	p.mu.Lock()
+	p.mu.workers[t.Name] = w
+	p.mu.Unlock()
+	go w.run()
+}
+
+// Remove stops probing a replica. When it returns, no more findings come.
+func (p *Prober) Remove(name string) {
+	p.change.Lock()
+	defer p.change.Unlock()
+	p.remove(name)
+}
+
+func (p *Prober) remove(name string) {
+	w := p.worker(name)
+	if w == nil {
+		return
+	}
+	p.mu.Lock()
+	delete(p.mu.workers, name)
+	p.mu.Unlock()
+	w.stop()
+	<-w.done
+}
+
+// Reconfigure changes the pace and makes the targets the only ones. Replicas
+// about which nothing changed are not disturbed, and keep what is remembered
+// of them.
+func (p *Prober) Reconfigure(interval, timeout time.Duration, targets []Target) {
+	p.change.Lock()
+	defer p.change.Unlock()
+	keep := make(map[string]bool, len(targets))
+	for _, t := range targets {
+		keep[t.Name] = true
+	}
+	p.mu.Lock()
+	repace := interval < p.mu.interval
+	p.mu.interval, p.mu.timeout = interval, timeout
+	var gone []string
+	for name, w := range p.mu.workers {
+		switch {
+		case !keep[name]:
+			gone = append(gone, name)
+		case repace:
+			w.poke(false, nil) // it may be waiting for the end of a long interval
+		}
+	}
+	p.mu.Unlock()
+	for _, name := range gone {
+		p.remove(name)
+	}
+	for _, t := range targets {
+		p.add(t)
+	}
+}
+
+// Close stops all probing and waits for its end.
+func (p *Prober) Close() {
+	p.stop()
+	p.change.Lock()
+	defer p.change.Unlock()
+	p.mu.Lock()
+	names := make([]string, 0, len(p.mu.workers))
+	for name := range p.mu.workers {
+		names = append(names, name)
+	}
+	p.mu.Unlock()
+	for _, name := range names {
+		p.remove(name)
+	}
+}
+
+// Nudge asks for a round earlier than the interval has it, and for one that
+// finds out what the replica is doing. The pace that the engine can bear holds.
+func (p *Prober) Nudge(name string) {
+	if w := p.worker(name); w != nil {
+		w.poke(true, nil)
+	}
+}
+
+// SlotsBusy is the last word on zombies: the number of requests that the
+// replica has in hand, running or waiting inside, whoever sent them, found out
+// by a round that begins after the call. So when it returns no more than the
+// gateway's own running attempts there, every attempt that had been ended
+// before the call has ended there, too. (The count includes foreign work,
+// which can only make the caller wait longer; a caller that gives up after a
+// time of its own loses nothing.)
+//
+// It waits for that round, at most as long as ctx allows; on llama.cpp up to
+// two seconds pass before a round may begin. The error is ErrNotReported where
+// the engine does not say (Ollama, unknown engines, llama.cpp with --no-slots
+// and without --metrics), another one where the replica does not answer: that
+// it refuses connections does not mean that it has stopped working (llama.cpp
+// stops listening on SIGTERM and finishes what it runs).
+//
+// The findings of the same round go to the sink as well, after which SlotsBusy
+// returns.
+func (p *Prober) SlotsBusy(ctx context.Context, name string) (int, error) {
+	w := p.worker(name)
+	if w == nil {
+		return 0, fmt.Errorf("asking %s for its slots: no such replica is probed", name)
+	}
+	if w.silent() {
+		return 0, fmt.Errorf("asking %s for its slots: %w", name, ErrNotReported)
+	}
+	heard := make(chan replica.Facts, 1)
+	w.poke(true, heard)
+	select {
+	case f := <-heard:
+		switch {
+		case !f.Up:
+			return 0, fmt.Errorf("asking %s for its slots: %s", name, f.Err)
+		case f.InHand < 0:
+			return 0, fmt.Errorf("asking %s for its slots: %w", name, ErrNotReported)
+		}
+		return f.InHand + max(0, f.Waiting), nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("asking %s for its slots: %w", name, context.Cause(ctx))
+	case <-w.done:
+		return 0, fmt.Errorf("asking %s for its slots: it is probed no more", name)
+	}
+}
+
+func (p *Prober) worker(name string) *worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.workers[name]
+}
+
+// worker is the goroutine that probes one replica.
+type worker struct {
+	prober *Prober
+	target Target
+	probe  *Probe
+	ctx    context.Context
+	stop   context.CancelFunc
+	done   chan struct{}
+	nudged chan struct{} // has room for one
+
+	mu struct {
+		sync.Mutex
+		look    bool // the next round must find out what the replica is doing
+		engine  replica.Engine
+		waiting []chan<- replica.Facts // for the next round to begin
+	}
+}
+
+func newWorker(p *Prober, t Target) *worker {
+	w := &worker{
+		prober: p, target: t, probe: New(t, p.opts.Dial),
+		done: make(chan struct{}), nudged: make(chan struct{}, 1),
+	}
+	w.ctx, w.stop = context.WithCancel(p.ctx)
+	w.mu.engine = t.Engine
+	return w
+}
+
+// poke ends the pause before the next round as soon as the engine can bear
+// it. heard, if any, receives what that round finds: not the one under way,
+// which may have asked its questions already.
+func (w *worker) poke(look bool, heard chan<- replica.Facts) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.look = w.mu.look || look
+	if heard != nil {
+		w.mu.waiting = append(w.mu.waiting, heard)
+	}
+	select {
+	case w.nudged <- struct{}{}:
+	default:
+	}
+}
+
+// silent reports whether the engine never says what it is working on.
+func (w *worker) silent() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.engine == replica.EngineOllama || w.mu.engine == replica.EngineOpenAI
+}
+
+func (w *worker) run() {
+	defer close(w.done)
+	defer w.stop()
+	defer w.probe.Close()
+	for {
+		look, waiting := w.begin()
+		interval, timeout := w.prober.pace()
+		f := w.probe.Round(w.ctx, timeout, look)
+		if w.ctx.Err() != nil {
+			return
+		}
+		w.mu.Lock()
+		w.mu.engine = f.Engine
+		w.mu.Unlock()
+		w.prober.opts.Sink(w.target.Name, f)
+		for _, heard := range waiting {
+			heard <- f // has room
+		}
+		if !w.pause(f, interval) {
+			return
+		}
+	}
+}
+
+// begin takes what has been asked of the round that begins now.
+func (w *worker) begin() (look bool, waiting []chan<- replica.Facts) {
+	w.mu.Lock()
+	look, waiting = w.mu.look, w.mu.waiting
+	w.mu.look, w.mu.waiting = false, nil
+	select {
+	case <-w.nudged: // this round is the answer
+	default:
+	}
+	w.mu.Unlock()
+	working := w.prober.opts.Working
+	return look || working == nil || working(w.target.Name), waiting
+}
+
+func (p *Prober) pace() (interval, timeout time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.interval, p.mu.timeout
+}
+
+// pause waits for the next round: an interval after the beginning of the last
+// one, with a little jitter so that a fleet is not asked in step; earlier when
+// nudged. A llama.cpp that answers gets its silence in any case, another one
+// that took long a part of it. It reports false when probing is to end.
+func (w *worker) pause(last replica.Facts, interval time.Duration) bool {
+	ended := last.At.Add(last.Took)
+	earliest := ended.Add(min(nudgeGap, interval))
+	if last.Engine == replica.EngineLlamaCpp && last.Up {
+		earliest = ended.Add(llamaGap)
+	}
+	due := last.At.Add(interval + rand.N(interval/10+1))
+	if due.Before(earliest) {
+		due = earliest
+	}
+	timer := time.NewTimer(time.Until(due))
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-w.nudged:
+			timer.Reset(time.Until(earliest))
+		}
+	}
+}
