@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"switchyard/config"
+)
+
+// checkCmd checks a configuration.
+type checkCmd struct {
+	File string `arg:"" env:"SWITCHYARD_CONFIG" help:"The configuration file; SWITCHYARD_CONFIG names the default one." placeholder:"FILE"`
+}
+
+// Run checks the file and sums up what it configures.
+func (cmd *checkCmd) Run(c *console) error {
+	cfg, err := config.Load(cmd.File)
+	if err != nil {
+		return err
+	}
+	c.printf("%s: well\n", cmd.File)
+	for _, line := range summary(cfg) {
+		c.printf("  %s\n", line)
+	}
+	for _, line := range notices(cfg) {
+		c.printf("note: %s\n", line)
+	}
+	return nil
+}
+
+// notices is what is worth a word though it is no mistake.
+func notices(cfg *config.Config) []string {
+	lines := append(cfg.NotYetInForce(), cfg.Warnings()...)
+	if _, err := cfg.Secrets(os.LookupEnv); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			lines = append(lines, line+" (not here now; serve will not start without it)")
+		}
+	}
+	return lines
+}
+
+// summary says in a few lines what is configured.
+func summary(cfg *config.Config) []string {
+	scheme := "http"
+	if cfg.TLS.Cert != "" {
+		scheme = "https"
+	}
+	lines := []string{
+		fmt.Sprintf("data plane  %s://%s", scheme, cfg.Listen),
+		fmt.Sprintf("admin       http://%s", cfg.Admin.Listen),
+		fmt.Sprintf("replicas    %d", len(cfg.Replicas)),
+	}
+	for _, r := range cfg.Replicas {
+		lines = append(lines, fmt.Sprintf("            %s %s (engine %s, slots %v, models %v)", r.Name, r.URL, r.Engine, r.Slots, r.Models))
+	}
+	var classes []string
+	for _, class := range cfg.Classes {
+		text := fmt.Sprintf("%s %v", class.Name, config.FormatDuration(class.Deadline))
+		if class.Name == cfg.DefaultClass {
+			text += " (default)"
+		}
+		classes = append(classes, text)
+	}
+	keys := "optional"
+	if cfg.Keys.Required {
+		keys = "required"
+	}
+	return append(lines,
+		"classes     "+strings.Join(classes, ", "),
+		fmt.Sprintf("aliases     %d", len(cfg.Models)),
+		fmt.Sprintf("keys        %d, %s", len(cfg.Keys.List), keys),
+	)
+}
