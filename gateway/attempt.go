@@ -1,0 +1,416 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"switchyard/admission"
+	"switchyard/dialect"
+	"switchyard/gateway/upstream"
+)
+
+// attempt is one try of a job on one replica. Its parts follow the answer's
+// way: request and head here, then whole for an answer that is held back until
+// it is complete (holdback.go), or stream for one of events (relay.go).
+type attempt struct {
+	j        *job
+	a        *admission.Assignment
+	exchange *upstream.Exchange
+	settings *Settings
+
+	// What is waited for, and until when.
+	awaits  awaited
+	tokenBy time.Time     // the first token
+	endBy   time.Time     // the end
+	moveAt  time.Time     // when to ask for a better replica; zero: never (any more)
+	moveGap time.Duration // what lay between the last two such times
+
+	sentAt      time.Time
+	heard       time.Time // when bytes of the body came last
+	alive       time.Time // when they last said more than that the server is there
+	firstToken  time.Time
+	held        []byte  // what is held back
+	answer      *answer // an answer held back whole; nil: it was relayed or did not come
+	committed   bool    // a byte of this answer has gone to the client
+	whollyRead  bool    // the answer has ended
+	undelivered bool    // the client did not take what was last sent to it
+	broke       string  // after the commit: why the stream broke, a metric label
+	open        bool    // pieces of an event too large to hold back have gone out, but not its end
+	said        bool    // the replica itself has told the client of its failure, in the stream
+	result      admission.AttemptResult
+}
+
+// awaited is what an attempt waits for, which decides how long.
+type awaited uint8
+
+const (
+	awaitToken awaited = iota // the first content: the first-token timeout, and the move
+	awaitMore                 // the next bytes: stall_timeout
+	awaitEnd                  // what must follow soon: the body of an error, the end after the terminal event
+)
+
+const (
+	errorBodyTimeout = 5 * time.Second // for the body of an error answer
+	tailTimeout      = 5 * time.Second // from the terminal event to the answer's end
+)
+
+// try makes one attempt and follows the controller's verdict. over is false
+// when the job is to wait for another grant.
+func (j *job) try(a *admission.Assignment) (outcome admission.Outcome, reason admission.Reason, over bool) {
+	at := &attempt{j: j, a: a, settings: j.settings}
+	result := at.run()
+	next := at.finish(result)
+	if result.Kind == admission.ResultStatus && at.answer != nil {
+		j.kept = at.answer
+	}
+	switch {
+	case result.Kind == admission.ResultOK && at.answer != nil:
+		outcome, reason = j.send(at.answer)
+		at.drop()
+	case result.Kind == admission.ResultOK:
+		outcome = admission.Completed
+	case result.Kind == admission.ResultSlowClient:
+		outcome, reason = j.cancelled()
+	case result.Kind == admission.ResultClientGone && (j.left() || !j.wasCut()):
+		outcome, reason = j.cancelled()
+	case at.committed:
+		outcome, reason = at.breakOff()
+	case result.Kind == admission.ResultClientGone:
+		outcome, reason = j.refuse(stopping())
+	case next.Action == admission.ActWait:
+		return 0, "", false
+	case next.Action == admission.ActPassOn && j.kept != nil:
+		outcome, reason = j.passOn()
+	case next.Refusal != nil:
+		outcome, reason = j.refuse(*next.Refusal)
+	default:
+		outcome, reason = j.refuse(failure(result))
+	}
+	return outcome, reason, true
+}
+
+// run takes the attempt from sending to the end of the answer, as far as it
+// comes, and says what it came to.
+func (at *attempt) run() admission.AttemptResult {
+	j := at.j
+	j.record.Replica, j.record.Attempts, j.record.Queued = at.a.Replica, at.a.Attempt, at.a.Queued
+	at.sentAt = time.Now()
+	at.tokenBy = at.sentAt.Add(at.a.FirstTokenTimeout)
+	if at.a.MoveAfter > 0 {
+		at.moveGap = at.a.MoveAfter
+		at.moveAt = at.sentAt.Add(at.moveGap)
+	}
+	client := j.gw.replicaClient(at.a.Replica)
+	if client == nil {
+		return admission.AttemptResult{Kind: admission.ResultConnect, NothingSent: true, Detail: "the replica is no longer configured"}
+	}
+	request := at.request()
+	ctx, cancel := j.sending(len(request.Body))
+	x, err := client.Start(ctx, request, at.tokenBy)
+	cancel()
+	if err != nil {
+		return at.notSent(err)
+	}
+	at.exchange = x
+	j.attach(x)
+	j.gw.zombies.lives(at.a, at.width())
+	resp, err := at.head()
+	switch {
+	case err != nil:
+		return at.result
+	case resp.Status >= http.StatusMultipleChoices:
+		return at.refused(resp)
+	case streams(resp.Header):
+		return at.stream(resp)
+	}
+	return at.whole(resp)
+}
+
+// finish gives the connection back and reports the result. A connection that
+// can serve again is back in its pool before the freed slot can be granted;
+// one whose replica may still be working is held as a zombie (R1).
+func (at *attempt) finish(result admission.AttemptResult) admission.Next {
+	j := at.j
+	j.attach(nil)
+	result.Committed = at.committed
+	result.FirstTokenAt = at.firstToken
+	result.Running = result.Running && at.exchange != nil
+	if at.exchange != nil {
+		j.gw.zombies.lives(at.a, -at.width())
+	}
+	if at.exchange != nil && !result.Running {
+		at.exchange.Close()
+	}
+	next := j.gw.controller.Finish(time.Now(), at.a, result)
+	if result.Running {
+		j.gw.bury(at.a, at.exchange, at.width())
+	}
+	j.record.Usage = result.Usage
+	j.gw.observer.AttemptEnded(at.a.Replica, next.Result)
+	if next.Action == admission.ActWait {
+		j.gw.observer.Retried(next.Retry)
+	}
+	return next
+}
+
+// width is how many slots the attempt fills there.
+func (at *attempt) width() int { return max(1, at.j.ask.Width) }
+
+// request is what goes to the replica: the client's own bytes but for an
+// alias's model.
+func (at *attempt) request() *upstream.Request {
+	j := at.j
+	body := j.body
+	if m := at.a.Model; m != "" && m != j.ask.Model && j.ask.ModelStart >= 0 {
+		if j.renamed == nil || j.renameTo != m {
+			j.renamed, j.renameTo = dialect.ReplaceModel(j.body, j.ask, m), m
+		}
+		body = j.renamed
+	}
+	extra := make([]string, 0, 8)
+	extra = append(extra, "Via", j.gw.viaHeader(j.r.Header), "X-Request-Id", j.id)
+	if !j.deadline.IsZero() {
+		left := max(0, j.deadline.Sub(at.sentAt)).Round(time.Millisecond)
+		extra = append(extra, "X-Switchyard-Deadline", left.String())
+	}
+	if key := j.gw.replicaAuth(at.a.Replica); key != "" {
+		extra = append(extra, "Authorization", "Bearer "+string(key))
+	}
+	return &upstream.Request{
+		Method: j.r.Method,
+		Target: j.r.URL.RequestURI(),
+		Header: j.r.Header,
+		Extra:  extra,
+		Body:   body,
+	}
+}
+
+// head waits for the answer's status and headers. After an error, at.result
+// says what the attempt came to.
+func (at *attempt) head() (*upstream.Response, error) {
+	for {
+		resp, err := at.exchange.Head(at.until())
+		if err == nil {
+			return resp, nil
+		}
+		if !isTimeout(err) {
+			at.result = at.lost(err)
+			return nil, errOver
+		}
+		if at.timeUp() {
+			return nil, errOver
+		}
+	}
+}
+
+// next gives the next bytes of the answer; they are good until it is called
+// again. The error is io.EOF at the clean end; after any other, at.result says
+// what the attempt came to.
+func (at *attempt) next() ([]byte, error) {
+	for {
+		p, err := at.exchange.Next(at.until())
+		if err == nil {
+			at.heard = time.Now()
+			return p, nil
+		}
+		if err == io.EOF {
+			at.whollyRead = true
+			return nil, err
+		}
+		if !isTimeout(err) {
+			at.result = at.lost(err)
+			return nil, errOver
+		}
+		if at.timeUp() {
+			return nil, errOver
+		}
+	}
+}
+
+// errOver says that an attempt has ended; its result says how.
+var errOver = errors.New("the attempt is over")
+
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// until is when to look up from waiting.
+func (at *attempt) until() time.Time {
+	switch {
+	case at.awaits == awaitMore:
+		return at.alive.Add(at.settings.StallTimeout)
+	case at.awaits == awaitEnd:
+		return at.endBy
+	case !at.moveAt.IsZero() && at.moveAt.Before(at.tokenBy):
+		return at.moveAt
+	}
+	return at.tokenBy
+}
+
+// flow says that content has begun: from now on only silence ends the attempt.
+func (at *attempt) flow() {
+	if at.awaits == awaitToken {
+		at.awaits = awaitMore
+	}
+}
+
+// expect says that the end must come within d.
+func (at *attempt) expect(d time.Duration) {
+	if at.awaits != awaitEnd {
+		at.awaits, at.endBy = awaitEnd, time.Now().Add(d)
+	}
+}
+
+// timeUp looks up: it reports whether the attempt is over, with its result in
+// at.result.
+func (at *attempt) timeUp() bool {
+	now := time.Now()
+	if at.awaits == awaitToken {
+		return at.overdue(now)
+	}
+	silence := now.Sub(later(at.sentAt, at.alive))
+	at.result = admission.AttemptResult{
+		Kind: admission.ResultNoToken, Running: true,
+		Detail: "silent for " + silence.Round(time.Millisecond).String() + " in the middle of its answer",
+	}
+	if at.committed {
+		at.result.Kind, at.broke = admission.ResultBroken, brokeStall
+	}
+	return true
+}
+
+// minMoveGap ends the halving of the times at which a silent attempt asks to
+// move.
+const minMoveGap = 250 * time.Millisecond
+
+// overdue looks up from waiting for the first token: may the attempt move to
+// another replica, has its time passed without a sign of progress?
+func (at *attempt) overdue(now time.Time) bool {
+	ctl := at.j.gw.controller
+	if !at.moveAt.IsZero() && !now.Before(at.moveAt) {
+		if !at.committed && ctl.MayMove(now, at.a) {
+			at.result = admission.AttemptResult{
+				Kind: admission.ResultMoved, Running: true,
+				Detail: "silent for half of its time while another replica is free",
+			}
+			return true
+		}
+		// Ask again at half of what then remains: a slot may have come free.
+		if at.moveGap /= 2; at.moveGap < minMoveGap {
+			at.moveAt = time.Time{}
+		} else {
+			at.moveAt = now.Add(at.moveGap)
+		}
+	}
+	if now.Before(at.tokenBy) {
+		return false
+	}
+	if more := ctl.Overdue(now, at.a); more > 0 {
+		at.tokenBy = now.Add(more)
+		return false
+	}
+	at.result = admission.AttemptResult{
+		Kind: admission.ResultNoToken, Running: true,
+		Detail: "no first token in " + now.Sub(at.sentAt).Round(time.Millisecond).String(),
+	}
+	if at.committed { // by progress that the client had asked to see
+		at.result.Kind, at.broke = admission.ResultBroken, brokeStall
+	}
+	return true
+}
+
+// tokenSeen notes the first content of the answer.
+func (at *attempt) tokenSeen(now time.Time) {
+	if !at.firstToken.IsZero() {
+		return
+	}
+	at.firstToken = now
+	j := at.j
+	j.record.FirstToken = now.Sub(j.headersAt)
+	j.gw.controller.FirstToken(now, at.a)
+	j.gw.observer.FirstToken(j.ask.Model, j.class, j.record.FirstToken)
+}
+
+// notSent is the result of a request that could not be handed over.
+func (at *attempt) notSent(err error) admission.AttemptResult {
+	result := admission.AttemptResult{Kind: admission.ResultConnect, Detail: err.Error()}
+	if e, ok := errors.AsType[*upstream.Error](err); ok {
+		result.NothingSent = e.Phase == upstream.NothingSent
+	}
+	if at.j.left() || at.j.wasCut() {
+		result.Kind, result.Detail = admission.ResultClientGone, at.gone()
+	}
+	return result
+}
+
+// lost is the result of an answer that could not be read to its end.
+func (at *attempt) lost(err error) admission.AttemptResult {
+	result := admission.AttemptResult{Kind: admission.ResultEmpty, Running: !closed(err), Detail: err.Error()}
+	e, typed := errors.AsType[*upstream.Error](err)
+	switch {
+	case at.j.left() || at.j.wasCut():
+		result.Kind, result.Detail = admission.ResultClientGone, at.gone()
+		if at.committed {
+			at.broke = brokeStopping
+		}
+	case at.committed:
+		result.Kind, at.broke = admission.ResultBroken, brokeReset
+		if !closed(err) {
+			at.broke = brokeMalformed
+		}
+	case typed && e.Phase != upstream.Answered:
+		result.Kind = admission.ResultConnect
+	}
+	return result
+}
+
+// gone says, for logs, why nobody waits for the answer any more.
+func (at *attempt) gone() string {
+	if !at.j.left() {
+		return "the time to drain ran out"
+	}
+	return "the client left"
+}
+
+// closed reports whether err says that the replica has ended the connection:
+// it does no more work for it then.
+func closed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNABORTED)
+}
+
+// retryAfter reads how long a busy replica wants to be left alone; 0: unsaid.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	if ms, err := strconv.ParseInt(strings.TrimSpace(h.Get("Retry-After-Ms")), 10, 32); err == nil && ms > 0 {
+		return time.Duration(ms) * time.Millisecond
+	}
+	v := strings.TrimSpace(h.Get("Retry-After"))
+	if v == "" {
+		return 0
+	}
+	if s, err := strconv.ParseInt(v, 10, 32); err == nil {
+		return max(0, time.Duration(s)*time.Second)
+	}
+	if t, err := http.ParseTime(v); err == nil {
+		return max(0, t.Sub(now))
+	}
+	return 0
+}
+
+// failure is the answer to a request whose last attempt failed, where the
+// controller gave none.
+func failure(r admission.AttemptResult) admission.Refusal {
+	if r.Kind == admission.ResultNoToken {
+		return admission.Refusal{Reason: admission.ReasonUpstreamTimeout}
+	}
+	return admission.Refusal{Reason: admission.ReasonUpstreamFailed}
+}
+
+// stopping is the answer to a request that the gateway's end overtook.
+func stopping() admission.Refusal {
+	return admission.Refusal{Reason: admission.ReasonDraining}
+}

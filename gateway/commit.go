@@ -1,0 +1,239 @@
+package gateway
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"switchyard/admission"
+	"switchyard/dialect"
+)
+
+// head is what goes out before the first byte of an answer.
+type head struct {
+	assignment *admission.Assignment
+	status     int
+	header     http.Header // the replica's
+	length     int64       // of the body; -1 unknown
+	stream     bool
+}
+
+// begin sends the status and the headers of a replica's answer, with ours
+// beside them. After a heartbeat it is too late for that.
+func (j *job) begin(h head) {
+	if j.headSent {
+		return
+	}
+	to := j.w.Header()
+	for name, values := range h.header {
+		switch {
+		case name == "Vary":
+			to[name] = append(to[name], values...)
+		case !ours(name):
+			to[name] = values
+		}
+	}
+	if h.stream {
+		to["X-Accel-Buffering"] = accelOff
+	} else if h.length >= 0 {
+		to["Content-Length"] = contentLength(h)
+	}
+	j.mark(to, "X-Request-Id", 0, j.id)
+	j.mark(to, "X-Switchyard-Class", 1, j.class)
+	j.mark(to, "X-Switchyard-Replica", 2, h.assignment.Replica)
+	j.mark(to, "X-Switchyard-Attempts", 3, strconv.Itoa(h.assignment.Attempt))
+	j.mark(to, "X-Switchyard-Queue-Ms", 4, strconv.FormatInt(h.assignment.Queued.Milliseconds(), 10))
+	j.mark(to, "X-Switchyard-Affinity", 5, "none")
+	j.sendHead(h.status)
+}
+
+func (j *job) sendHead(status int) {
+	j.headSent, j.record.Status = true, status
+	j.w.WriteHeader(status)
+}
+
+// mark sets a header of ours; its value lies in the job, in place i.
+func (j *job) mark(to http.Header, name string, i int, value string) {
+	j.values[i] = value
+	to[name] = j.values[i : i+1 : i+1]
+}
+
+var accelOff = []string{"no"}
+
+// ours reports whether a header of a replica's answer must not pass because the
+// gateway answers for it: what it is called, how long it is, and who may read it.
+func ours(name string) bool {
+	switch name {
+	case "X-Request-Id", "X-Switchyard-Class", "X-Switchyard-Replica", "X-Switchyard-Attempts",
+		"X-Switchyard-Queue-Ms", "X-Switchyard-Affinity", "Content-Length":
+		return true
+	}
+	return strings.HasPrefix(name, "Access-Control-")
+}
+
+// contentLength is the header's value: the replica's own where it gave one.
+func contentLength(h head) []string {
+	if v := h.header["Content-Length"]; len(v) == 1 {
+		return v
+	}
+	return []string{strconv.FormatInt(h.length, 10)}
+}
+
+// send passes an answer on that was held back whole.
+func (j *job) send(a *answer) (admission.Outcome, admission.Reason) {
+	if j.headSent {
+		return j.sendAsEvent(a)
+	}
+	j.begin(head{assignment: a.assignment, status: a.status, header: a.header, length: int64(len(a.body))})
+	if err := j.write(time.Now(), a.body); err != nil {
+		return j.cancelled()
+	}
+	return outcomeOfAnswer(a.status), ""
+}
+
+// passOn ends the request with the kept answer of a replica.
+func (j *job) passOn() (admission.Outcome, admission.Reason) { return j.send(j.kept) }
+
+// outcomeOfAnswer: an answer of a replica's that is passed on completes the
+// request, unless it says that the replica failed (R13).
+func outcomeOfAnswer(status int) admission.Outcome {
+	if status >= http.StatusInternalServerError {
+		return admission.Failed
+	}
+	return admission.Completed
+}
+
+// refuse answers the request in the gateway's own words.
+func (j *job) refuse(ref admission.Refusal) (admission.Outcome, admission.Reason) {
+	if j.headSent {
+		d := denial{Refusal: ref}
+		j.fail(string(ref.Reason), d.message())
+	} else {
+		j.arm(time.Now())
+		j.headSent = true
+		j.record.Status = j.gw.refuse(j.w, j.ep.Format, j.id, ref)
+	}
+	return outcomeOf(ref.Reason), ref.Reason
+}
+
+// fail ends a stream that has begun with an error event in the client's format
+// and has the connection cut after it: an error is no clean end (R8).
+func (j *job) fail(code, message string) {
+	j.severed = true
+	if j.write(time.Now(), dialect.ErrorEvent(j.ep.Format, code, message)) == nil {
+		j.rc.Flush() // the connection is cut in any case
+	}
+}
+
+// pieceSize is how much of an answer is written under one write deadline, so
+// that a slow client is not taken for one that reads nothing.
+const pieceSize = 256 << 10
+
+// write hands bytes of the answer to the client's connection.
+func (j *job) write(now time.Time, p []byte) error {
+	for len(p) > 0 {
+		j.arm(now)
+		n, err := j.w.Write(p[:min(len(p), pieceSize)])
+		j.record.BytesOut += int64(n)
+		if err != nil {
+			return err
+		}
+		if p = p[n:]; len(p) > 0 {
+			now = time.Now()
+		}
+	}
+	return nil
+}
+
+// arm sees to it that a write may take write_timeout from now, and a quarter
+// more: the deadline is moved only when less is left.
+func (j *job) arm(now time.Time) {
+	limit := j.settings.Limits.WriteTimeout
+	if j.writeBy.Sub(now) >= limit {
+		return
+	}
+	j.writeBy = now.Add(limit + limit/4)
+	j.rc.SetWriteDeadline(j.writeBy) // unsupported only where there is no connection to guard
+}
+
+// unread is the result of an attempt whose answer the client does not take.
+func (at *attempt) unread(err error) admission.AttemptResult {
+	at.undelivered = true
+	at.result = admission.AttemptResult{Kind: admission.ResultClientGone, Running: !at.whollyRead, Detail: "the client left"}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		at.result.Kind, at.result.Detail = admission.ResultSlowClient, "the client read nothing for "+at.settings.Limits.WriteTimeout.String()
+	}
+	return at.result
+}
+
+// commit notes that the client has a byte of this answer: nothing is tried
+// again from here on, and the request's body is not needed any more (R7).
+func (at *attempt) commit() {
+	at.committed = true
+	at.j.release()
+}
+
+// breakOff ends an answer that broke after the commit point: a stream with an
+// error event, unless the replica has sent one itself; anything else is cut.
+func (at *attempt) breakOff() (admission.Outcome, admission.Reason) {
+	j := at.j
+	j.severed = true
+	reason, message := admission.ReasonUpstreamFailed, "the inference server failed in the middle of its answer"
+	switch at.broke {
+	case brokeStall:
+		reason, message = admission.ReasonUpstreamTimeout, "the inference server fell silent in the middle of its answer"
+	case brokeStopping:
+		reason, message = admission.ReasonDraining, "the gateway stopped in the middle of the answer"
+	}
+	j.gw.observer.StreamBroken(at.a.Replica, at.broke)
+	if j.record.Stream && !at.said {
+		if at.open {
+			j.write(time.Now(), []byte("\n\n"))
+		}
+		j.fail(string(reason), message)
+	}
+	return admission.Failed, reason
+}
+
+// Why an answer broke after the commit point: labels of
+// switchyard_streams_broken_total.
+const (
+	brokeReset     = "reset"     // the connection ended where more was due
+	brokeEnd       = "end"       // a clean end without the terminal event
+	brokeError     = "error"     // the replica said so in the stream
+	brokeStall     = "stall"     // silent for stall_timeout
+	brokeMalformed = "malformed" // not the framing it announced
+	brokeStopping  = "stopping"  // the gateway's time to drain ran out
+)
+
+// forwardable takes out of a request's headers what is not for the replica: the
+// client's credentials, what is said to this gateway, and what would make the
+// replica answer in a way that cannot be relayed well. What belongs to the
+// connection is package upstream's to drop.
+func forwardable(h http.Header) {
+	for name := range h {
+		switch name {
+		case "Authorization", "X-Api-Key", "Api-Key", "Cookie",
+			"Origin",            // the gateway decides who may ask; Ollama refuses foreign origins
+			"X-Conversation-Id", // llama.cpp would go on for a client that has left
+			"Accept-Encoding":   // events must be seen to be relayed: identity is asked for
+			delete(h, name)
+		default:
+			if strings.HasPrefix(name, "X-Switchyard-") {
+				delete(h, name)
+			}
+		}
+	}
+}
+
+// viaHeader is the Via of a request to a replica: the client's and ours.
+func (g *Gateway) viaHeader(h http.Header) string {
+	own := "1.1 " + g.view.Load().via
+	if before := h["Via"]; len(before) > 0 {
+		return strings.Join(before, ", ") + ", " + own
+	}
+	return own
+}

@@ -1,0 +1,204 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"switchyard/admission"
+	"switchyard/dialect"
+	"switchyard/gateway/upstream"
+)
+
+// job is one accepted request on its way: it waits for a slot, goes through
+// attempts, and carries the answer to the client. It runs on the goroutine of
+// the request's handler; only cutShort comes from elsewhere.
+//
+// The intake fills the first block and calls run once; afterwards it closes the
+// books with what run returned, reads record for its log, and calls hangUp.
+type job struct {
+	gw        *Gateway
+	w         http.ResponseWriter
+	r         *http.Request
+	ep        *dialect.Endpoint
+	ask       dialect.Ask
+	body      []byte
+	freeBody  func() // gives body back; nil: nothing to give. Called once, when no attempt can need it
+	ticket    *admission.Ticket
+	id        string
+	class     string
+	key       string
+	headersAt time.Time
+	deadline  time.Time // the client's own; zero where it stated none
+
+	record travel // what the way found out
+
+	rc       http.ResponseController
+	settings *Settings
+	writeBy  time.Time // write deadline now set on the client's connection
+	headSent bool      // a status has been sent: an error can only be an event
+	severed  bool      // the connection must be cut, not ended
+	kept     *answer   // the last answer of a replica that may have to be passed on
+	renamed  []byte    // body with the model's name that the replica knows
+	renameTo string
+	values   [6]string // backing of the header values we set
+
+	// under is what is under way at a replica, for cutShort.
+	under struct {
+		sync.Mutex
+		exchange *upstream.Exchange
+		cancel   context.CancelFunc // of the sending of a large body
+	}
+}
+
+// travel is what a job found out for the access log.
+type travel struct {
+	Status     int
+	Stream     bool
+	BytesOut   int64
+	Replica    string // the last one tried
+	Attempts   int
+	Queued     time.Duration
+	FirstToken time.Duration // from the end of the headers; zero: none was seen
+	Usage      admission.Usage
+}
+
+// run brings the request to its end and says which end it was. It never closes
+// the books itself.
+func (j *job) run() (admission.Outcome, admission.Reason) {
+	j.rc = *http.NewResponseController(j.w)
+	j.settings = j.gw.settings()
+	forwardable(j.r.Header)
+	unwatch := context.AfterFunc(j.r.Context(), j.cutShort)
+	defer unwatch()
+	defer j.release()
+	for {
+		grant, ok := j.wait()
+		switch {
+		case !ok:
+			j.gw.controller.Leave(time.Now(), j.ticket)
+			return j.ended()
+		case grant.Refusal != nil && grant.Refusal.PassOn && j.kept != nil:
+			return j.passOn()
+		case grant.Refusal != nil:
+			return j.refuse(*grant.Refusal)
+		}
+		if outcome, reason, over := j.try(grant.Assignment); over {
+			return outcome, reason
+		}
+	}
+}
+
+// wait waits for a grant; without one, the client has left or reads no more, or
+// the time to drain is over. A grant that comes in that moment is taken back by
+// Controller.Leave, which the caller then owes.
+func (j *job) wait() (admission.Grant, bool) {
+	select {
+	case g := <-j.ticket.C():
+		return g, true
+	default:
+	}
+	if every := j.settings.Heartbeat; every > 0 && j.hearsBeats() {
+		return j.waitBeating(every)
+	}
+	select {
+	case g := <-j.ticket.C():
+		return g, true
+	case <-j.r.Context().Done():
+	case <-j.gw.cutting():
+	}
+	return admission.Grant{}, false
+}
+
+// ended answers a request that nobody waits for any more, or that the gateway's
+// end has overtaken before the commit point.
+func (j *job) ended() (admission.Outcome, admission.Reason) {
+	if !j.left() && j.wasCut() {
+		return j.refuse(stopping())
+	}
+	return j.cancelled()
+}
+
+// cancelled ends a request whose client is not there any more, or does not
+// read. Should it still be there, a cut connection is no answer.
+func (j *job) cancelled() (admission.Outcome, admission.Reason) {
+	j.severed = true
+	return admission.Cancelled, ""
+}
+
+// left reports whether the client has left.
+func (j *job) left() bool { return j.r.Context().Err() != nil }
+
+// wasCut reports whether the gateway's time to drain is over.
+func (j *job) wasCut() bool {
+	select {
+	case <-j.gw.cutting():
+		return true
+	default:
+		return false
+	}
+}
+
+// cutShort ends what is under way at a replica. It is called, on other
+// goroutines, when the client has left and when the time to drain is over.
+func (j *job) cutShort() {
+	j.under.Lock()
+	defer j.under.Unlock()
+	if j.under.exchange != nil {
+		j.under.exchange.Interrupt()
+	}
+	if j.under.cancel != nil {
+		j.under.cancel()
+	}
+}
+
+// attach makes x the exchange under way; nil for none. Once it is detached, no
+// interruption can reach it, nor whoever uses its connection next.
+func (j *job) attach(x *upstream.Exchange) {
+	j.under.Lock()
+	defer j.under.Unlock()
+	j.under.exchange = x
+	if x != nil && (j.left() || j.wasCut()) {
+		x.Interrupt()
+	}
+}
+
+// largeBody is a body that may not fit the socket's buffer: sending it may have
+// to wait for the replica.
+const largeBody = 64 << 10
+
+// sending is the context that the sending of a request is bound to. The client's
+// departure ends it; for a body that may take a while, so does cutShort.
+func (j *job) sending(size int) (context.Context, context.CancelFunc) {
+	ctx := j.r.Context()
+	if size < largeBody {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	j.under.Lock()
+	defer j.under.Unlock()
+	j.under.cancel = cancel
+	if j.wasCut() {
+		cancel()
+	}
+	return ctx, cancel
+}
+
+// release gives the request's body back as soon as no attempt can need it.
+func (j *job) release() {
+	j.body, j.renamed = nil, nil
+	if j.freeBody != nil {
+		j.freeBody()
+		j.freeBody = nil
+	}
+}
+
+// hangUp cuts the connection where the answer could not be ended properly: the
+// client must not take a broken answer for a whole one (R8). The books are
+// closed by then.
+func (j *job) hangUp() {
+	if j.severed {
+		panic(http.ErrAbortHandler)
+	}
+}
