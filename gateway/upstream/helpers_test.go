@@ -48,7 +48,7 @@ func newServer(t testing.TB, serve func(n int, p *peer)) *server {
 			s.mu.Unlock()
 			s.wg.Go(func() {
 				defer c.Close()
-				serve(n, &peer{Conn: c, r: bufio.NewReader(c)})
+				serve(n, newPeer(c))
 			})
 		}
 	})
@@ -92,6 +92,8 @@ type peer struct {
 	net.Conn
 	r *bufio.Reader
 }
+
+func newPeer(c net.Conn) *peer { return &peer{Conn: c, r: bufio.NewReader(c)} }
 
 // request reads a whole request; its body is nil at the end of the connection.
 func (p *peer) request() (*http.Request, []byte) {

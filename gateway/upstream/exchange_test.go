@@ -1,0 +1,352 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// cuts limits how much each read of the connection may take: after the last
+// of them, everything.
+func cuts(c *conn, sizes ...int) {
+	c.onRead = func(fd uintptr) bool {
+		if len(sizes) == 0 {
+			return c.readReady(fd)
+		}
+		if c.b == nil {
+			c.borrow()
+		}
+		all := c.b
+		c.b = c.b[:min(len(c.b), c.w+sizes[0])]
+		ok := c.readReady(fd)
+		if c.b != nil {
+			c.b = all
+		}
+		if ok {
+			sizes = sizes[1:]
+		}
+		return ok
+	}
+}
+
+func ones(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = 1
+	}
+	return out
+}
+
+var wholeAnswers = map[string]struct {
+	text, method, body string
+	status             int
+	closes, kept       bool // the server closes behind it; we keep the connection
+}{
+	"length":        {okAnswer, "POST", "ok", 200, false, true},
+	"empty":         {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "POST", "", 200, false, true},
+	"chunked":       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n3;x=y\r\ncde\r\n0\r\nA: b\r\n\r\n", "POST", "abcde", 200, false, true},
+	"empty chunked": {"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "POST", "", 500, false, true},
+	"to the end":    {"HTTP/1.1 200 OK\r\nX: y\r\n\r\nto the end", "POST", "to the end", 200, true, false},
+	"1.0":           {"HTTP/1.0 200 OK\r\n\r\nold", "POST", "old", 200, true, false},
+	"HEAD":          {"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n", "HEAD", "", 200, false, true},
+	"204":           {"HTTP/1.1 204 No Content\r\n\r\n", "POST", "", 204, false, true},
+	"304":           {"HTTP/1.1 304 Not Modified\r\n\r\n", "GET", "", 304, false, true},
+	"interim":       {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + okAnswer, "POST", "ok", 200, false, true},
+	"close":         {"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", "POST", "ok", 200, true, false},
+	"more behind":   {okAnswer + "HTTP/1.1 200", "POST", "ok", 200, false, false},
+	"behind chunks": {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n\r\n", "POST", "a", 200, false, false},
+}
+
+func serveText(text string, closes bool) func(int, *peer) {
+	return func(_ int, p *peer) {
+		for {
+			if r, _ := p.request(); r == nil {
+				return
+			}
+			p.say(text)
+			if closes {
+				return
+			}
+		}
+	}
+}
+
+// Every framing, with the answer cut in two at each byte boundary, and cut
+// into single bytes. PAINS 11: nothing depends on read boundaries.
+func TestAnswersAtEveryCut(t *testing.T) {
+	for name, a := range wholeAnswers {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, serveText(a.text, a.closes))
+			c := s.client(t, Options{})
+			check := func(sizes ...int) {
+				e := start(t, c, &Request{Method: a.method, Target: "/"})
+				cuts(e.conn, sizes...)
+				resp, err := e.Head(in(patience))
+				require.NoError(t, err)
+				require.Equal(t, a.status, resp.Status)
+				body, err := readAll(e)
+				require.NoError(t, err)
+				require.Equal(t, a.body, body)
+				e.Close()
+				c.Close() // each cut starts from a new connection
+				c.pool.mu.closed = false
+			}
+			for i := range len(a.text) {
+				check(i + 1)
+			}
+			check(ones(len(a.text))...)
+			// Whole, and whether the connection is kept.
+			e, _ := ask(t, c, &Request{Method: a.method, Target: "/"})
+			_, err := readAll(e)
+			require.NoError(t, err)
+			e.Close()
+			require.Equal(t, a.kept, idle(c) == 1)
+		})
+	}
+}
+
+// A server that goes away too early, at every byte and in both ways: it is an
+// error with the right phase, and never a clean end.
+func TestEarlyEndAtEveryByte(t *testing.T) {
+	for name, a := range wholeAnswers {
+		if a.closes || strings.Contains(name, "behind") {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, func(_ int, p *peer) {
+				r, _ := p.request()
+				n, _ := strconv.Atoi(r.URL.Query().Get("n"))
+				p.say(a.text[:n])
+				if r.URL.Query().Has("reset") {
+					p.reset()
+				}
+			})
+			c := s.client(t, Options{})
+			for n := range len(a.text) {
+				for _, how := range []string{"", "&reset"} {
+					e := start(t, c, &Request{Method: a.method, Target: fmt.Sprintf("/?n=%d%s", n, how)})
+					_, err := e.Head(in(patience))
+					if err == nil {
+						_, err = readAll(e)
+					}
+					require.NotErrorIs(t, err, io.EOF)
+					if how == "" {
+						require.ErrorIs(t, err, io.ErrUnexpectedEOF, "after %d bytes", n)
+					} else {
+						require.ErrorIs(t, err, syscall.ECONNRESET, "after %d bytes", n)
+					}
+					want := Answered
+					if n == 0 {
+						want = Sent
+					}
+					require.Equal(t, want, phaseOf(t, err))
+					require.ErrorContains(t, err, "the answer of "+c.addr)
+					_, again := e.Next(in(patience))
+					require.Equal(t, err, again, "the error stays")
+					e.Close()
+					require.Zero(t, idle(c))
+				}
+			}
+		})
+	}
+}
+
+func TestBadAnswers(t *testing.T) {
+	for name, c := range map[string]struct{ text, err, body string }{
+		"not HTTP":            {"220 smtp ready\r\n", "the answer begins with", ""},
+		"bad head":            {"HTTP/1.1 200 OK\r\nA : b\r\n\r\n", "malformed header line", ""},
+		"conflict":            {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "both", ""},
+		"head without end":    {"HTTP/1.1 200 OK\r\n" + strings.Repeat("Aaaaaaaaa: b\r\n", 500) + strings.Repeat("x", maxHead), "more than 65536 bytes", ""},
+		"chunk in the middle": {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n", "malformed chunked", "abc"},
+		"interim for ever":    {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", maxInterim+1), "interim", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, func(_ int, p *peer) { p.request(); p.say(c.text); p.rest() })
+			cl := s.client(t, Options{})
+			e := start(t, cl, post("{}"))
+			_, err := e.Head(in(patience))
+			body := ""
+			if err == nil {
+				body, err = readAll(e)
+			}
+			require.ErrorContains(t, err, c.err)
+			require.Equal(t, Answered, phaseOf(t, err))
+			require.Equal(t, c.body, body)
+			e.Close()
+			require.Zero(t, idle(cl))
+		})
+	}
+}
+
+// Heads and bodies larger than a buffer, and small ones behind each other.
+func TestLargeAnswers(t *testing.T) {
+	var head strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&head, "X-%d: %s\r\n", i, strings.Repeat("v", 1000))
+	}
+	big := strings.Repeat("0123456789", 100_000)
+	s := newServer(t, answers(
+		"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n"+head.String()+"\r\n"+big,
+		fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n", head.String(), len(big), big),
+	))
+	c := s.client(t, Options{})
+	for range 4 {
+		require.Equal(t, big, whole(t, c, post("{}")))
+		require.Equal(t, 1, idle(c))
+	}
+}
+
+// Requests of every size arrive whole: in one piece, in two, and larger than
+// the socket takes at once.
+func TestLargeRequests(t *testing.T) {
+	s := newServer(t, func(_ int, p *peer) {
+		for {
+			_, body := p.request()
+			if body == nil {
+				return
+			}
+			fmt.Fprintf(p, "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n%08x", crc32.ChecksumIEEE(body))
+		}
+	})
+	c := s.client(t, Options{})
+	for _, n := range []int{0, 1, bufSize - 200, bufSize - 60, bufSize, bufSize + 1, 1 << 20, 8 << 20} {
+		body := bytes.Repeat([]byte("0123456789abcde"), n/15+1)[:n]
+		require.Equal(t, fmt.Sprintf("%08x", crc32.ChecksumIEEE(body)), whole(t, c, post(string(body))), "%d bytes", n)
+		require.Equal(t, 1, idle(c))
+	}
+}
+
+// PAINS 11, R8: an event is given as soon as it has come, and what comes
+// together is given together.
+func TestStreamEventsAsTheyCome(t *testing.T) {
+	next := make(chan string)
+	s := newServer(t, func(_ int, p *peer) {
+		p.request()
+		p.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+		for text := range next {
+			p.say(text)
+		}
+	})
+	e, _ := ask(t, s.client(t, Options{}), post("{}"))
+	for _, c := range []struct{ send, want string }{
+		{"4\r\none\n\r\n", "one\n"},
+		{"4\r\ntwo\n\r\n6\r\nthree\n\r\n", "two\nthree\n"},
+		{"5\r\nfo", "fo"},
+		{"ur\n\r\n0\r\n\r\n", "ur\n"},
+	} {
+		next <- c.send
+		p, err := e.Next(in(patience))
+		require.NoError(t, err)
+		require.Equal(t, c.want, string(p))
+	}
+	_, err := e.Next(time.Time{})
+	require.Equal(t, io.EOF, err)
+	close(next)
+}
+
+func TestNothingSent(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	l.Close()
+	base := "http://" + l.Addr().String()
+
+	_, err = clientFor(t, base).Start(context.Background(), post("{}"), in(patience))
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.Equal(t, NothingSent, phaseOf(t, err))
+	require.ErrorContains(t, err, "connecting to "+l.Addr().String())
+
+	_, err = clientFor(t, "http://no-such-host.invalid:1").Start(context.Background(), post("{}"), in(patience))
+	var dns *net.DNSError
+	require.ErrorAs(t, err, &dns)
+	require.Equal(t, NothingSent, phaseOf(t, err))
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = clientFor(t, base).Start(ctx, post("{}"), in(patience))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, NothingSent, phaseOf(t, err))
+
+	_, err = clientFor(t, base).Start(context.Background(), post("{}"), in(-time.Second))
+	require.Error(t, err)
+	require.Equal(t, NothingSent, phaseOf(t, err))
+}
+
+// A server that takes no more bytes: the write ends with ctx or the deadline.
+func TestWriteIsBounded(t *testing.T) {
+	got := make(chan struct{}, 2)
+	done := make(chan struct{})
+	s := newServer(t, func(_ int, p *peer) {
+		p.r.Peek(1)
+		got <- struct{}{}
+		<-done
+	})
+	t.Cleanup(func() { close(done) })
+	c := s.client(t, Options{})
+	huge := &Request{Method: "POST", Target: "/", Body: make([]byte, 64<<20)}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { <-got; cancel() }()
+	_, err := c.Start(ctx, huge, in(patience))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, Sent, phaseOf(t, err))
+	require.ErrorContains(t, err, "sending a request to")
+
+	_, err = c.Start(context.Background(), huge, in(100*time.Millisecond))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.Equal(t, Sent, phaseOf(t, err))
+}
+
+// A server that answers before it has read the request, and hangs up: its
+// answer counts, the connection does not.
+func TestAnswerBeforeTheRequestIsRead(t *testing.T) {
+	s := newServer(t, func(_ int, p *peer) {
+		p.r.Peek(1)
+		p.say("HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+	})
+	c := s.client(t, Options{})
+	e, resp := ask(t, c, &Request{Method: "POST", Target: "/", Body: make([]byte, 16<<20)})
+	require.Equal(t, 413, resp.Status)
+	body, err := readAll(e)
+	require.NoError(t, err)
+	require.Equal(t, "big", body)
+	e.Close()
+	require.Zero(t, idle(c))
+}
+
+func TestUseAfterTheEnd(t *testing.T) {
+	s := newServer(t, answers(okAnswer))
+	c := s.client(t, Options{})
+
+	e := start(t, c, post("{}"))
+	_, err := e.Next(in(patience))
+	require.ErrorIs(t, err, errNoHead)
+	e.Close()
+	_, err = e.Head(in(patience))
+	require.ErrorIs(t, err, ErrClosed)
+
+	e, _ = ask(t, c, post("{}"))
+	e.Close() // the body was not read: the connection is gone
+	e.Close()
+	e.Interrupt()
+	require.Zero(t, idle(c))
+	_, err = e.Next(in(patience))
+	require.ErrorIs(t, err, ErrClosed)
+
+	whole(t, c, post("{}"))
+	require.Equal(t, 1, idle(c))
+	c.Close()
+	require.Zero(t, idle(c))
+	require.Equal(t, "ok", whole(t, c, post("{}")), "a closed client still serves, for requests under way")
+	require.Zero(t, idle(c))
+}
