@@ -234,15 +234,13 @@ type View struct {
 // View shows the breaker.
 func (b *Breaker) View(now time.Time) View {
 	b.advance(now)
-	v := View{State: b.state, Consecutive: b.consecutive}
+	v := View{State: b.state, Reason: b.reason, Consecutive: b.consecutive}
 	switch b.state {
 	case Closed:
 		v.Share = 1
 	case HalfOpen:
 		v.Share = b.share
-		v.Reason = "recovering from " + b.cause
 	case Open:
-		v.Reason = b.reason
 		v.NextTrial = b.until
 	}
 	return v
@@ -312,6 +310,7 @@ func (b *Breaker) cooldown() time.Duration {
 
 func (b *Breaker) halfOpen() {
 	b.state = HalfOpen
+	b.reason = "recovering from " + b.cause
 	b.share = min(1, max(0, b.cfg.TrialStart))
 	b.steps = 0
 }
