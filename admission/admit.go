@@ -40,7 +40,6 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	}
 	if late := f.total() - ask.Deadline.Sub(now); late > 0 && c.cfg.Enabled && f.known {
 		if !c.cfg.Observe {
-			t.decision.RetryAfterS = retryAfter(late).Seconds()
 			return c.unmeetable(f, ask, late, now)
 		}
 		t.decision.WouldRefuse = true

@@ -39,7 +39,11 @@ func (c *Controller) Arrive(now time.Time, a Arrival) *Ticket {
 func (c *Controller) Admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.mu.admit(now, t, ask)
+	ref := c.mu.admit(now, t, ask)
+	if ref != nil {
+		t.decision.RetryAfterS = ref.RetryAfter.Seconds()
+	}
+	return ref
 }
 
 // Leave takes a waiting ticket out because its client has left. A grant that

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"slices"
 	"time"
 )
 
@@ -14,7 +13,7 @@ type Decision struct {
 	Key         string          `json:"key"`
 	Model       string          `json:"model"`
 	Outcome     string          `json:"outcome"`
-	Reason      Reason          `json:"reason,omitempty"`
+	Reason      Reason          `json:"reason"`
 	DeadlineS   float64         `json:"deadline_s"`
 	ForecastS   float64         `json:"forecast_s"`
 	QueueMs     float64         `json:"queue_ms"`
@@ -53,6 +52,7 @@ func (t *Ticket) decided(now time.Time, class string, o Outcome, r Reason) Decis
 		d.DeadlineS = t.ask.Deadline.Sub(t.at).Seconds()
 	}
 	d.QueueMs = float64(t.queued) / float64(time.Millisecond)
-	d.Attempts, d.Candidates = slices.Clip(d.Attempts), slices.Clip(d.Candidates)
+	d.Attempts = append([]AttemptNote{}, d.Attempts...) // never null in JSON
+	d.Candidates = append([]CandidateNote{}, d.Candidates...)
 	return d
 }

@@ -199,3 +199,12 @@ func (c *Controller) ListModels(now time.Time) []ListedModel {
 	}
 	return out
 }
+
+// Works reports whether the gateway has work in hand on the replica, zombies
+// included.
+func (c *Controller) Works(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.mu.byName[name]
+	return r != nil && r.Held() > 0
+}

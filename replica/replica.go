@@ -220,8 +220,8 @@ func (r *Replica) Observe(now time.Time, f Facts) (changed bool) {
 	if !f.Up {
 		r.failed++
 		r.Err = f.Err
-		if f.Gone {
-			r.Breaker.Trip(now, "nothing answers: "+f.Err)
+		if f.Gone && r.Up {
+			r.Breaker.Trip(now, f.Err)
 		}
 		if f.Gone || r.failed >= downAfter || !r.Up {
 			r.Up = false
@@ -321,7 +321,7 @@ func (r *Replica) Cold(model string) bool {
 		return true
 	}
 	m := r.find(model)
-	return m != nil && !m.Resident && r.PerModel()
+	return m != nil && !m.Resident
 }
 
 // ContextOf is the context size for model in tokens; 0 unknown.

@@ -21,6 +21,9 @@ import (
 // with its flags and a method Run, which may ask for a context.Context (ended
 // by the first SIGINT or SIGTERM) and a *console.
 type cli struct {
+	Serve   serveCmd   `cmd:"" help:"Run the gateway."`
+	Demo    demoCmd    `cmd:"" help:"The whole thing with no GPU: simulated replicas, the gateway, traffic, the dashboard."`
+	Status  statusCmd  `cmd:"" help:"Show a gateway's state as tables."`
 	Sim     simCmd     `cmd:"" help:"Run simulated replicas: no GPU, no model."`
 	Check   checkCmd   `cmd:"" help:"Check a configuration file: all mistakes at once, each with its line."`
 	Key     keyCmd     `cmd:"" help:"Make API keys."`

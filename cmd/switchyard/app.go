@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"switchyard/admission"
+	"switchyard/config"
+	"switchyard/dashboard"
+	"switchyard/gateway"
+	"switchyard/replica"
+	"switchyard/replica/probe"
+	"switchyard/telemetry"
+)
+
+// app is a running gateway with its admin side: New, start, stop.
+type app struct {
+	log        *slog.Logger
+	instance   string
+	read       func() (*config.Config, error) // reads the configuration again
+	controller *admission.Controller
+	gateway    *gateway.Gateway
+	prober     *probe.Prober
+	decisions  *telemetry.Decisions
+	admin      *dashboard.Admin
+	data, ops  *http.Server
+	dataAddr   string
+	opsAddr    string
+	serverTLS  *tls.Config
+
+	found func(name, line string) // told once what a replica's first good probe found
+	seen  sync.Map
+
+	reloading sync.Mutex
+	site      *site // guarded by reloading
+
+	background sync.WaitGroup
+	end        context.CancelFunc
+	failed     chan error
+}
+
+// newApp builds everything. wrap, if not nil, puts an observer of the caller's
+// around the one that keeps metrics and logs.
+func newApp(cfg *config.Config, log *slog.Logger, wrap func(gateway.Observer) gateway.Observer) (*app, error) {
+	s, err := lookUp(cfg)
+	if err != nil {
+		return nil, err
+	}
+	a := &app{log: log, site: s, instance: newInstance(), failed: make(chan error, 2), found: func(string, string) {}}
+	if cfg.TLS.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(cfg.TLS.Cert, cfg.TLS.Key)
+		if err != nil {
+			return nil, fmt.Errorf("loading tls.cert and tls.key: %w", err)
+		}
+		a.serverTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	if a.decisions, err = telemetry.NewDecisions(cfg.Log.Decisions); err != nil {
+		return nil, err
+	}
+	a.controller = admission.New(controllerConfig(cfg), time.Now())
+	metrics := telemetry.NewMetrics(func() *admission.Snapshot { return a.controller.Snapshot(time.Now()) })
+	var observer gateway.Observer = &telemetry.Observer{Metrics: metrics, Decisions: a.decisions, Log: log}
+	if wrap != nil {
+		observer = wrap(observer)
+	}
+	settings := s.settings(a.instance, a.serverTLS, log)
+	a.gateway = gateway.New(settings, a.controller, observer)
+	a.data = gateway.NewServer(settings, a.gateway)
+	a.prober = probe.NewProber(probe.Options{
+		Interval: cfg.Health.Interval, Timeout: cfg.Health.Timeout, Sink: a.observe, Working: a.controller.Works,
+	})
+	a.admin = &dashboard.Admin{
+		Controller: a.controller, Decisions: a.decisions, Registry: metrics.Registry,
+		Token: s.secrets.Admin.Reveal(), Reload: a.reload, Ready: func() bool { return a.controller.Snapshot(time.Now()).Serving },
+	}
+	a.ops = dashboard.NewServer(a.admin.Handler())
+	return a, nil
+}
+
+// newInstance names this process in Via.
+func newInstance() string {
+	var b [6]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// start listens on both addresses and begins to probe. What ends unasked is
+// reported on a.failed.
+func (a *app) start() error {
+	cfg := a.site.cfg
+	data, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listening for clients (listen): %w", err)
+	}
+	ops, err := net.Listen("tcp", cfg.Admin.Listen)
+	if err != nil {
+		_ = data.Close()
+		return fmt.Errorf("listening for the admin side (admin.listen): %w", err)
+	}
+	a.dataAddr, a.opsAddr = data.Addr().String(), ops.Addr().String()
+	ctx, end := context.WithCancel(context.Background())
+	a.end = end
+	a.background.Go(func() { a.gateway.Run(ctx) })
+	a.background.Go(func() { a.serve(a.data, data) })
+	a.background.Go(func() { a.serve(a.ops, ops) })
+	for _, t := range a.site.targets() {
+		a.prober.Add(t)
+	}
+	return nil
+}
+
+func (a *app) serve(s *http.Server, l net.Listener) {
+	var err error
+	if s.TLSConfig != nil {
+		err = s.ServeTLS(l, "", "")
+	} else {
+		err = s.Serve(l)
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		a.failed <- fmt.Errorf("serving on %s: %w", l.Addr(), err)
+	}
+}
+
+// observe takes a probe's findings in, and tells once a replica what was found.
+func (a *app) observe(name string, f replica.Facts) {
+	a.gateway.Observe(time.Now(), name, f)
+	if !f.Up {
+		return
+	}
+	if _, told := a.seen.LoadOrStore(name, true); !told {
+		a.found(name, probe.Describe(f, a.slots(name)))
+	}
+}
+
+// slots is what the configuration says of a replica's slots.
+func (a *app) slots(name string) map[string]int {
+	a.reloading.Lock()
+	defer a.reloading.Unlock()
+	for _, r := range a.site.cfg.Replicas {
+		if r.Name == name {
+			return r.Slots
+		}
+	}
+	return nil
+}
+
+// reload reads the configuration again and applies it whole, or not at all (R15).
+func (a *app) reload() error {
+	if a.read == nil {
+		return errors.New("reloading: this gateway was started without a configuration file")
+	}
+	fresh, err := a.read()
+	if err != nil {
+		return err
+	}
+	a.reloading.Lock()
+	next, diff := config.Reload(a.site.cfg, fresh)
+	s, err := lookUp(next)
+	if err != nil {
+		a.reloading.Unlock()
+		return err
+	}
+	a.site = s
+	a.reloading.Unlock()
+	// The data plane first, so that a replica which the controller grants has
+	// its client.
+	a.gateway.Apply(s.settings(a.instance, a.serverTLS, a.log))
+	a.controller.Reconfigure(time.Now(), controllerConfig(next))
+	a.prober.Reconfigure(next.Health.Interval, next.Health.Timeout, s.targets())
+	a.log.Info("configuration applied", "changes", diff.String())
+	return nil
+}
+
+// stop drains the data plane and ends everything (R15).
+func (a *app) stop() error {
+	err := a.gateway.Shutdown(context.Background())
+	brief, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err = errors.Join(err, a.data.Shutdown(brief), a.admin.Shutdown(brief, a.ops))
+	a.prober.Close()
+	a.end()
+	a.background.Wait()
+	a.decisions.Close()
+	return err
+}
