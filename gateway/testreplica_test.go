@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -163,8 +165,12 @@ func (k *call) streamHead(contentType string, headers ...string) {
 	k.head(200, append([]string{"Content-Type: " + contentType, "Transfer-Encoding: chunked"}, headers...)...)
 }
 
-// chunk writes one chunk.
-func (k *call) chunk(s string) { k.raw(strconv.FormatInt(int64(len(s)), 16) + "\r\n" + s + "\r\n") }
+// chunk writes one chunk; an empty one would be the last.
+func (k *call) chunk(s string) {
+	if s != "" {
+		k.raw(strconv.FormatInt(int64(len(s)), 16) + "\r\n" + s + "\r\n")
+	}
+}
 
 // end writes the last chunk.
 func (k *call) end() {
@@ -184,3 +190,26 @@ func (k *call) untilGone() {
 	k.conn.SetReadDeadline(time.Now().Add(patienceInTests))
 	io.Copy(io.Discard, k.conn)
 }
+
+// drained waits until what was written has left for the other side, so that a
+// reset that follows does not overtake it.
+func (k *call) drained() { k.wait(30 * time.Millisecond) }
+
+// wait lets time pass: d, or less when the other side ends the connection,
+// which makes it false.
+func (k *call) wait(d time.Duration) bool {
+	k.conn.SetReadDeadline(time.Now().Add(d))
+	_, err := k.conn.Read(make([]byte, 1))
+	return errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// pretend is a connection that only collects what is written.
+type pretend struct{ io.Writer }
+
+func (pretend) Read([]byte) (int, error)         { return 0, io.EOF }
+func (pretend) Close() error                     { return nil }
+func (pretend) LocalAddr() net.Addr              { return nil }
+func (pretend) RemoteAddr() net.Addr             { return nil }
+func (pretend) SetDeadline(time.Time) error      { return nil }
+func (pretend) SetReadDeadline(time.Time) error  { return nil }
+func (pretend) SetWriteDeadline(time.Time) error { return nil }

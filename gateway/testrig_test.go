@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -204,7 +205,10 @@ func (r *rig) failures() (n int64) {
 // witness is an Observer that remembers.
 type witness struct {
 	mu sync.Mutex
+	testimony
+}
 
+type testimony struct {
 	records  []Record
 	attempts []string
 	retries  []string
@@ -239,14 +243,19 @@ func (w *witness) StreamBroken(_, reason string) {
 
 func (w *witness) FirstToken(string, string, time.Duration) {}
 
-// record waits for the n-th request to end.
-func (w *witness) record(t *testing.T, n int) Record {
+// after is what was seen once n requests have ended.
+func (w *witness) after(t *testing.T, n int) (seen testimony) {
 	require.True(t, soon(func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return len(w.records) >= n
+		seen = testimony{
+			records: slices.Clone(w.records), attempts: slices.Clone(w.attempts),
+			retries: slices.Clone(w.retries), broken: slices.Clone(w.broken),
+		}
+		return len(seen.records) >= n
 	}), "request %d has not ended", n)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.records[n-1]
+	return seen
 }
+
+// record is the n-th request that ended.
+func (w *witness) record(t *testing.T, n int) Record { return w.after(t, n).records[n-1] }
