@@ -28,6 +28,9 @@ type ask struct {
 	inputs         int // texts to embed or documents to rank
 	base64         bool
 	unload         bool
+	store          bool      // Responses: keep the answer
+	previous       string    // Responses: the response that this one follows
+	turn           []message // Responses: what is new in it
 }
 
 // Sizes: a token is four bytes of text, and a message costs a few more.
@@ -59,6 +62,14 @@ func chain(parts []model.Part, role, text string, extra int) []model.Part {
 		}
 	}
 	return parts
+}
+
+func tokensOfParts(parts []model.Part) int {
+	n := 0
+	for _, p := range parts {
+		n += p.Tokens
+	}
+	return n
 }
 
 func hashOn(h uint64, s string) uint64 {

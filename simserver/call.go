@@ -61,7 +61,7 @@ type answer struct {
 	tasks   []taskView
 	pre     []byte // a form's own: what is the same in each event
 	post    []byte
-	system  string
+	events  int // said so far, where a form numbers them
 }
 
 // taskView is a copy of a task's state.
@@ -80,6 +80,10 @@ const (
 	headAtStart                 // llama.cpp: when it gets its slot
 	headAtToken                 // Ollama: with the first token
 )
+
+// llamaPing is how often llama.cpp says something to a stream that has had
+// nothing yet: an SSE comment, even while it is queued.
+const llamaPing = 30 * time.Second
 
 // infer runs one request from its acceptance to its end.
 func (s *Server) infer(w http.ResponseWriter, r *http.Request, a *ask, f form) {
@@ -158,9 +162,22 @@ func (c *call) follow() {
 		c.sendHead()
 	}
 	gone := c.r.Context().Done()
+	var ping <-chan time.Time
+	if c.ask.Stream && c.s.config.Kind == model.LlamaCpp {
+		t := time.NewTicker(c.s.opts.scaled(llamaPing))
+		defer t.Stop()
+		ping = t.C
+	}
 	for {
 		select {
 		case <-c.wake:
+		case <-ping:
+			if !c.role && gone != nil && c.look().struck == model.FaultNone {
+				c.sendHead()
+				_, _ = c.w.Write([]byte(":\n\n"))
+				c.flush()
+			}
+			continue
 		case <-gone:
 			gone = nil
 			c.s.do(func(now time.Time) { c.s.model.Leave(now, c.work) })

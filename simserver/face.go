@@ -50,7 +50,7 @@ func newFace(s *Server) face {
 	var f face
 	switch s.config.Kind {
 	case model.LlamaCpp:
-		f = newLlamaCpp(s)
+		f = &llamaCppFace{s: s}
 	case model.Ollama:
 		f = &ollamaFace{s: s}
 	default:

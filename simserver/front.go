@@ -104,9 +104,8 @@ func (f *front) handle(w http.ResponseWriter, r *http.Request) {
 
 // follow brings listener and connections in line with the active fault.
 func (f *front) follow() {
-	var kind model.FaultKind
 	f.s.share.Lock()
-	kind = f.s.model.Fault(time.Now()).Kind
+	kind := f.s.fault
 	f.s.share.Unlock()
 
 	f.mu.Lock()

@@ -12,12 +12,7 @@ import (
 )
 
 // llamaCppFace speaks as llama-server does, with one model.
-type llamaCppFace struct {
-	s      *Server
-	params string // the sampling parameters that /props, /slots and answers repeat
-}
-
-func newLlamaCpp(s *Server) *llamaCppFace { return &llamaCppFace{s: s, params: llamaParams} }
+type llamaCppFace struct{ s *Server }
 
 const (
 	llamaBuild        = "b1-80fb11a"
@@ -88,18 +83,60 @@ func (f *llamaCppFace) streamHeaders(h http.Header, contentType string) {
 
 func (f *llamaCppFace) routes() []route {
 	get, post := http.MethodGet, http.MethodPost
+	whole := noStream{llamaJSON}
+	chat := f.work(parseChat, &llamaOpenAIForm{chat: true})
+	completion := f.work(parseCompletion, llamaNativeForm{})
+	embedding := f.work(parseEmbed, llamaEmbedForm{whole})
+	rerank := f.work(parseRerank, rerankForm{noStream: whole})
 	return []route{
 		{get, "/health", false, f.health},
 		{get, "/v1/health", false, f.health},
 		{get, "/props", false, f.props},
 		{get, "/slots", false, f.slots},
+		{get, "/metrics", false, f.metrics},
 		{get, "/v1/models", false, f.models},
 		{get, "/models", false, f.models},
-		{post, "/v1/chat/completions", true, f.chat},
-		{post, "/chat/completions", true, f.chat},
-		{post, "/v1/completions", true, f.completions},
-		{post, "/completion", true, f.completion},
-		{post, "/completions", true, f.completion},
+		{post, "/v1/chat/completions", true, chat},
+		{post, "/chat/completions", true, chat},
+		{post, "/v1/completions", true, f.work(parseCompletion, &llamaOpenAIForm{})},
+		{post, "/completion", true, completion},
+		{post, "/completions", true, completion},
+		{post, "/infill", true, completion},
+		{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{"chatcmpl-", true, llamaJSON})},
+		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{contentJSON: llamaJSON})},
+		{post, "/v1/embeddings", true, f.work(parseEmbed, openAIEmbedForm{whole})},
+		{post, "/embedding", true, embedding},
+		{post, "/embeddings", true, embedding},
+		{post, "/rerank", true, rerank},
+		{post, "/v1/rerank", true, rerank},
+		{post, "/tokenize", false, f.tokens(func(b []byte, q *tokenRequest) []byte {
+			return append(appendIDs(append(b, `{"tokens":`...), tokenize(q.Content)), '}')
+		})},
+		{post, "/detokenize", false, f.tokens(func(b []byte, q *tokenRequest) []byte {
+			return append(quoted(append(b, `{"content":`...), detokenize(q.Tokens)), '}')
+		})},
+		{post, "/apply-template", false, f.tokens(func(b []byte, q *tokenRequest) []byte {
+			return append(quoted(append(b, `{"prompt":`...), template(q.Messages)), '}')
+		})},
+		{post, "/v1/messages/count_tokens", false, f.tokens(func(b []byte, q *tokenRequest) []byte {
+			return fmt.Appendf(b, `{"input_tokens":%d}`, q.count())
+		})},
+		{post, "/v1/chat/completions/input_tokens", false, f.tokens(func(b []byte, q *tokenRequest) []byte {
+			return fmt.Appendf(b, `{"input_tokens":%d,"object":"response.input_tokens"}`, q.count())
+		})},
+	}
+}
+
+// tokens makes the handler of a path around the tokenizer, which takes no slot.
+func (f *llamaCppFace) tokens(say func([]byte, *tokenRequest) []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var q tokenRequest
+		body := f.s.body(r)
+		if err := json.Unmarshal(body, &q); err != nil {
+			f.fail(w, r, f.bodyProblem(body, err))
+			return
+		}
+		f.s.writeJSON(w, r, http.StatusOK, say(nil, &q))
 	}
 }
 
@@ -148,9 +185,8 @@ func (f *llamaCppFace) reject(rej *model.Rejection, _ *ask) problem {
 	return faulted(rej)
 }
 
-// badBody says what is wrong with a body: bad JSON is llama.cpp's own failure.
-func (f *llamaCppFace) badBody(w http.ResponseWriter, r *http.Request, body []byte, err error) {
-	f.s.count()
+// bodyProblem is what is wrong with a body: bad JSON is llama.cpp's own failure.
+func (f *llamaCppFace) bodyProblem(body []byte, err error) problem {
 	p := problem{status: http.StatusBadRequest, message: err.Error()}
 	var wrong *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
@@ -175,7 +211,7 @@ func (f *llamaCppFace) badBody(w http.ResponseWriter, r *http.Request, body []by
 		}
 		p.message = fmt.Sprintf("Field '%s': [json.exception.type_error.302] type must be %s, but is %s", wrong.Field, want, wrong.Value)
 	}
-	f.fail(w, r, p)
+	return p
 }
 
 func (f *llamaCppFace) health(w http.ResponseWriter, r *http.Request) {
@@ -184,42 +220,27 @@ func (f *llamaCppFace) health(w http.ResponseWriter, r *http.Request) {
 
 func (f *llamaCppFace) name() string { return f.s.config.Models[0] }
 
-func (f *llamaCppFace) chat(w http.ResponseWriter, r *http.Request) {
-	body, _ := f.s.body(r)
-	a, err := parseChat(body)
-	if err != nil {
-		f.badBody(w, r, body, err)
-		return
-	}
-	if a.image {
+// work makes the handler of an inference path. The model's name is ignored; a
+// conversation id makes a stream resumable.
+func (f *llamaCppFace) work(parse func([]byte) (*ask, error), form form) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body := f.s.body(r)
+		a, err := parse(body)
+		var p problem
+		switch {
+		case err != nil:
+			p = f.bodyProblem(body, err)
+		case a.image:
+			p = problem{status: http.StatusInternalServerError, message: "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"}
+		case a.previous != "":
+			p = problem{status: http.StatusBadRequest, message: "llama.cpp does not support 'previous_response_id'."}
+		default:
+			a.name, a.store = f.name(), false
+			a.Detached = a.Stream && r.Header.Get("X-Conversation-Id") != ""
+			f.s.infer(w, r, a, form)
+			return
+		}
 		f.s.count()
-		f.fail(w, r, problem{status: http.StatusInternalServerError, message: "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"})
-		return
+		f.fail(w, r, p)
 	}
-	f.infer(w, r, a, &llamaOpenAIForm{chat: true})
-}
-
-func (f *llamaCppFace) completions(w http.ResponseWriter, r *http.Request) {
-	f.prompted(w, r, &llamaOpenAIForm{})
-}
-
-func (f *llamaCppFace) completion(w http.ResponseWriter, r *http.Request) {
-	f.prompted(w, r, &llamaNativeForm{params: f.params})
-}
-
-func (f *llamaCppFace) prompted(w http.ResponseWriter, r *http.Request, form form) {
-	body, _ := f.s.body(r)
-	a, err := parseCompletion(body)
-	if err != nil {
-		f.badBody(w, r, body, err)
-		return
-	}
-	f.infer(w, r, a, form)
-}
-
-// infer ignores the model's name; a conversation id makes a stream resumable.
-func (f *llamaCppFace) infer(w http.ResponseWriter, r *http.Request, a *ask, form form) {
-	a.name = f.name()
-	a.Detached = a.Stream && r.Header.Get("X-Conversation-Id") != ""
-	f.s.infer(w, r, a, form)
 }

@@ -133,16 +133,16 @@ func (l *llamaOpenAIForm) whole(b []byte, a *answer) []byte {
 }
 
 // llamaNativeForm is llama.cpp's own /completion and /infill.
-type llamaNativeForm struct{ params string }
+type llamaNativeForm struct{}
 
-func (l *llamaNativeForm) contentType(stream bool) string {
+func (l llamaNativeForm) contentType(stream bool) string {
 	return (&llamaOpenAIForm{}).contentType(stream)
 }
 
-func (l *llamaNativeForm) progress(b []byte, _ *answer) []byte { return b }
-func (l *llamaNativeForm) first(b []byte, _ *answer) []byte    { return b }
+func (l llamaNativeForm) progress(b []byte, _ *answer) []byte { return b }
+func (l llamaNativeForm) first(b []byte, _ *answer) []byte    { return b }
 
-func (l *llamaNativeForm) token(b []byte, a *answer, task int, text string) []byte {
+func (l llamaNativeForm) token(b []byte, a *answer, task int, text string) []byte {
 	t := &a.tasks[task]
 	b = strconv.AppendInt(append(b, `data: {"index":`...), int64(task), 10)
 	b = append(append(append(b, `,"content":"`...), text...), `","tokens":[`...)
@@ -153,14 +153,14 @@ func (l *llamaNativeForm) token(b []byte, a *answer, task int, text string) []by
 	return append(strconv.AppendInt(b, int64(t.prompt), 10), "}\n\n"...)
 }
 
-func (l *llamaNativeForm) ended(b []byte, a *answer, task int) []byte {
+func (l llamaNativeForm) ended(b []byte, a *answer, task int) []byte {
 	return append(l.object(append(b, "data: "...), a, task, ""), "\n\n"...)
 }
 
-func (l *llamaNativeForm) last(b []byte, _ *answer) []byte { return b }
+func (l llamaNativeForm) last(b []byte, _ *answer) []byte { return b }
 
 // whole is one object, or a list of them for several prompts.
-func (l *llamaNativeForm) whole(b []byte, a *answer) []byte {
+func (l llamaNativeForm) whole(b []byte, a *answer) []byte {
 	if len(a.tasks) == 1 {
 		return l.object(b, a, 0, a.text(0))
 	}
@@ -170,7 +170,7 @@ func (l *llamaNativeForm) whole(b []byte, a *answer) []byte {
 	return append(b, ']')
 }
 
-func (l *llamaNativeForm) object(b []byte, a *answer, task int, text string) []byte {
+func (l llamaNativeForm) object(b []byte, a *answer, task int, text string) []byte {
 	t := &a.tasks[task]
 	stop, limit := "eos", a.ask.Max
 	if t.limited {

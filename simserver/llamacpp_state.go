@@ -80,6 +80,40 @@ func (f *llamaCppFace) slot(b []byte, id int, v model.SlotView) []byte {
 	return append(b, '}')
 }
 
+// metrics are llama.cpp's counters; reading them is a result, as with slots.
+func (f *llamaCppFace) metrics(w http.ResponseWriter, r *http.Request) {
+	var st Stats
+	var v model.ModelView
+	f.s.do(func(now time.Time) {
+		f.s.model.Polled(now)
+		st, v = f.s.model.Stats(now), f.s.model.Models(now)[0]
+	})
+	c := &f.s.config
+	processed, rate := float64(st.PromptTokens-st.CachedTokens), func(n, perSecond float64) float64 {
+		if n == 0 {
+			return 0
+		}
+		return perSecond
+	}
+	made := float64(st.TokensGenerated)
+	var b []byte
+	metric := func(name, kind, help string, value float64) {
+		b = fmt.Appendf(b, "# HELP llamacpp:%s %s\n# TYPE llamacpp:%s %s\nllamacpp:%s %g\n", name, help, name, kind, name, value)
+	}
+	metric("prompt_tokens_total", "counter", "Number of prompt tokens processed, excluding cached tokens", processed)
+	metric("prompt_tokens_cached_total", "counter", "Number of prompt tokens reused from the cache", float64(st.CachedTokens))
+	metric("prompt_seconds_total", "counter", "Total time spent processing prompts", processed/c.Prefill)
+	metric("tokens_predicted_total", "counter", "Number of generation tokens processed", made)
+	metric("tokens_predicted_seconds_total", "counter", "Total time spent generating tokens", made/c.Decode)
+	metric("prompt_tokens_seconds", "gauge", "Average prompt throughput in tokens/s", rate(processed, c.Prefill))
+	metric("predicted_tokens_seconds", "gauge", "Average generation throughput in tokens/s", rate(made, c.Decode))
+	metric("requests_processing", "gauge", "Number of requests processing", float64(v.Running))
+	metric("requests_deferred", "gauge", "Number of requests deferred", float64(v.Queued))
+	w.Header().Set("Process-Start-Time-Unix", fmt.Sprint(f.s.born.Unix()))
+	f.headers(w.Header(), r, "text/plain; version=0.0.4")
+	_, _ = w.Write(b)
+}
+
 func (f *llamaCppFace) models(w http.ResponseWriter, r *http.Request) {
 	names := f.s.config.Models
 	b := []byte(`{"models":[`)

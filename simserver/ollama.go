@@ -67,6 +67,8 @@ func isV1(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/v1/") }
 func (f *ollamaFace) headers(h http.Header, r *http.Request, contentType string) {
 	switch {
 	case contentType != "":
+	case h.Get("Content-Type") != "":
+		return
 	case r != nil && isV1(r) && r.Method == http.MethodGet:
 		contentType = "application/json"
 	default:
@@ -86,12 +88,18 @@ func (f *ollamaFace) routes() []route {
 		{get, "/api/version", false, f.version},
 		{get, "/api/tags", false, f.tags},
 		{get, "/api/ps", false, f.ps},
+		{post, "/api/show", false, f.show},
 		{get, "/v1/models", false, f.models},
 		{get, "/v1/models/", false, f.oneModel},
-		{post, "/api/chat", true, f.chat},
-		{post, "/api/generate", true, f.generate},
-		{post, "/v1/chat/completions", true, f.openAIChat},
-		{post, "/v1/completions", true, f.openAICompletions},
+		{post, "/api/chat", true, f.work(parseOllamaChat, &ollamaForm{chat: true})},
+		{post, "/api/generate", true, f.work(parseOllamaGenerate, &ollamaForm{})},
+		{post, "/api/embed", true, f.work(parseEmbed, ollamaEmbedForm{noStream{ollamaJSON}, false})},
+		{post, "/api/embeddings", true, f.work(parseEmbed, ollamaEmbedForm{noStream{ollamaJSON}, true})},
+		{post, "/v1/chat/completions", true, f.work(parseChat, &ollamaOpenAIForm{chat: true})},
+		{post, "/v1/completions", true, f.work(parseCompletion, &ollamaOpenAIForm{})},
+		{post, "/v1/embeddings", true, f.work(parseEmbed, openAIEmbedForm{noStream{openAIJSON}})},
+		{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{"msg_", false, openAIJSON})},
+		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{contentJSON: openAIJSON})},
 	}
 }
 
@@ -123,6 +131,12 @@ func (f *ollamaFace) fail(w http.ResponseWriter, r *http.Request, p problem) {
 	}
 	b := append(quoted([]byte(`{"error":{"message":`), p.message), `,"type":`...)
 	b = append(quoted(b, kind), `,"param":null,"code":null}}`+"\n"...)
+	if isAnthropic(r) {
+		b = anthropicError(p)
+	}
+	if p.status != http.StatusBadRequest { // those the model itself gives
+		w.Header().Set("Content-Type", openAIJSON)
+	}
 	f.s.writeJSON(w, r, p.status, b)
 }
 
@@ -171,59 +185,30 @@ func optionType(kind string) string {
 	return kind
 }
 
-func (f *ollamaFace) openAIChat(w http.ResponseWriter, r *http.Request) {
-	f.openAI(w, r, true, parseChat)
-}
-
-func (f *ollamaFace) openAICompletions(w http.ResponseWriter, r *http.Request) {
-	f.openAI(w, r, false, parseCompletion)
-}
-
-func (f *ollamaFace) openAI(w http.ResponseWriter, r *http.Request, chat bool, parse func([]byte) (*ask, error)) {
-	body, _ := f.s.body(r)
-	a, err := parse(body)
-	switch {
-	case err != nil:
-		f.badBody(w, r, body, err)
-		return
-	case a.name == "":
-		f.badBody(w, r, body, errNoModel)
-		return
+// work makes the handler of an inference path.
+func (f *ollamaFace) work(parse func([]byte) (*ask, error), form form) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body := f.s.body(r)
+		a, err := parse(body)
+		switch {
+		case err != nil:
+			f.badBody(w, r, body, err)
+		case a.name == "":
+			f.badBody(w, r, body, errNoModel)
+		case a.unload:
+			f.unload(w, r, a, form)
+		default:
+			a.store = false
+			if !a.NoOutput && len(a.Prompts) > 0 { // one answer, whatever n says
+				a.Copies, a.Prompts = 1, a.Prompts[:1]
+			}
+			f.s.infer(w, r, a, form)
+		}
 	}
-	a.Copies = 1 // Ollama gives one answer, whatever n says
-	a.Prompts = a.Prompts[:1]
-	f.s.infer(w, r, a, &ollamaOpenAIForm{chat: chat})
-}
-
-func (f *ollamaFace) chat(w http.ResponseWriter, r *http.Request) {
-	f.native(w, r, true, parseOllamaChat)
-}
-
-func (f *ollamaFace) generate(w http.ResponseWriter, r *http.Request) {
-	f.native(w, r, false, parseOllamaGenerate)
-}
-
-func (f *ollamaFace) native(w http.ResponseWriter, r *http.Request, chat bool, parse func([]byte) (*ask, error)) {
-	body, _ := f.s.body(r)
-	a, err := parse(body)
-	switch {
-	case err != nil:
-		f.badBody(w, r, body, err)
-		return
-	case a.name == "":
-		f.badBody(w, r, body, errNoModel)
-		return
-	}
-	form := &ollamaForm{chat: chat}
-	if a.unload {
-		f.unload(w, r, a, form)
-		return
-	}
-	f.s.infer(w, r, a, form)
 }
 
 // unload answers keep_alive 0 without a prompt. It is counted as a request.
-func (f *ollamaFace) unload(w http.ResponseWriter, r *http.Request, a *ask, form *ollamaForm) {
+func (f *ollamaFace) unload(w http.ResponseWriter, r *http.Request, a *ask, form form) {
 	f.s.count()
 	var known bool
 	f.s.do(func(now time.Time) { known = f.s.model.Unload(now, a.name) })
@@ -231,5 +216,5 @@ func (f *ollamaFace) unload(w http.ResponseWriter, r *http.Request, a *ask, form
 		f.fail(w, r, f.reject(&model.Rejection{Kind: model.RejectModel}, a))
 		return
 	}
-	f.s.writeJSON(w, r, http.StatusOK, form.empty(nil, a.name, "unload", time.Now()))
+	f.s.writeJSON(w, r, http.StatusOK, form.(*ollamaForm).empty(nil, a.name, "unload", time.Now()))
 }

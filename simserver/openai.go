@@ -15,6 +15,7 @@ import (
 type openAIFace struct {
 	s    *Server
 	vllm bool
+	kept responseStore
 }
 
 func (f *openAIFace) idleTimeout() time.Duration { return 2 * time.Minute }
@@ -25,7 +26,7 @@ func (f *openAIFace) gate(http.ResponseWriter, *http.Request) bool { return true
 
 func (f *openAIFace) headers(h http.Header, _ *http.Request, contentType string) {
 	if contentType == "" {
-		contentType = "application/json"
+		contentType = openAIJSON
 	}
 	h.Set("Content-Type", contentType)
 	if f.vllm {
@@ -42,11 +43,30 @@ func (f *openAIFace) routes() []route {
 	all := []route{
 		{get, "/v1/models", false, f.models},
 		{get, "/v1/models/", false, f.oneModel},
-		{post, "/v1/chat/completions", true, f.chat},
-		{post, "/v1/completions", true, f.completions},
+		{post, "/v1/chat/completions", true, f.work(parseChat, &openAIForm{f: f, chat: true})},
+		{post, "/v1/completions", true, f.work(parseCompletion, &openAIForm{f: f})},
+		{post, "/v1/embeddings", true, f.work(parseEmbed, openAIEmbedForm{noStream{openAIJSON}})},
+		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{openAIJSON, &f.kept})},
+		{get, "/v1/responses/", false, f.stored},
+		{http.MethodDelete, "/v1/responses/", false, f.stored},
 	}
-	return all
+	if !f.vllm {
+		return all
+	}
+	rerank := f.work(parseRerank, rerankForm{noStream{openAIJSON}, true})
+	return append(all,
+		route{get, "/health", false, f.health},
+		route{get, "/metrics", false, f.metrics},
+		route{get, "/version", false, f.version},
+		route{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{"msg_", false, openAIJSON})},
+		route{post, "/rerank", true, rerank},
+		route{post, "/v1/rerank", true, rerank},
+		route{post, "/tokenize", false, f.tokenize},
+		route{post, "/detokenize", false, f.detokenize},
+	)
 }
+
+const openAIJSON = "application/json"
 
 func (f *openAIFace) stray(w http.ResponseWriter, r *http.Request, method string) {
 	if method == "" {
@@ -107,6 +127,9 @@ func (f *openAIFace) fail(w http.ResponseWriter, r *http.Request, p problem) {
 		b = quoted(b, p.param)
 	}
 	b = append(append(append(b, `,"code":`...), code...), "}}"...)
+	if isAnthropic(r) {
+		b = anthropicError(p)
+	}
 	p.setRetryAfter(w.Header())
 	f.s.writeJSON(w, r, p.status, b)
 }
@@ -175,26 +198,21 @@ func (f *openAIFace) badBody(w http.ResponseWriter, r *http.Request, err error) 
 	f.fail(w, r, p)
 }
 
-func (f *openAIFace) chat(w http.ResponseWriter, r *http.Request) {
-	body, err := f.s.body(r)
-	if err == nil {
-		var a *ask
-		if a, err = parseChat(body); err == nil {
-			f.s.infer(w, r, a, &openAIForm{chat: true, f: f})
-			return
+// work makes the handler of an inference path.
+func (f *openAIFace) work(parse func([]byte) (*ask, error), form form) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		a, err := parse(f.s.body(r))
+		switch {
+		case err != nil:
+			f.badBody(w, r, err)
+		case a.previous != "" && !f.kept.goOn(a):
+			f.s.count()
+			f.fail(w, r, noResponse(a.previous))
+		default:
+			if a.name == "" {
+				a.name = f.s.config.Models[0]
+			}
+			f.s.infer(w, r, a, form)
 		}
 	}
-	f.badBody(w, r, err)
-}
-
-func (f *openAIFace) completions(w http.ResponseWriter, r *http.Request) {
-	body, err := f.s.body(r)
-	if err == nil {
-		var a *ask
-		if a, err = parseCompletion(body); err == nil {
-			f.s.infer(w, r, a, &openAIForm{f: f})
-			return
-		}
-	}
-	f.badBody(w, r, err)
 }

@@ -91,16 +91,15 @@ func parseCompletion(body []byte) (*ask, error) {
 }
 
 // body reads a request's body; a client that leaves meanwhile ends the handler.
-func (s *Server) body(r *http.Request) ([]byte, error) {
+func (s *Server) body(r *http.Request) []byte {
 	b, err := readBody(r)
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	return b, nil
+	return b
 }
 
-// count counts a request whose body is wrong. Such a request meets the faults
-// that strike connections, like any other.
+// count counts a request that gets its answer before it is work.
 func (s *Server) count() {
 	s.do(func(now time.Time) { s.model.CountRequest(now) })
 }

@@ -30,7 +30,8 @@ type Server struct {
 	share  *share // guards what follows
 	model  *model.Engine
 	timer  *time.Timer
-	next   time.Time // what the timer is set to; zero: nothing
+	next   time.Time       // what the timer is set to; zero: nothing
+	fault  model.FaultKind // as the front is to follow it
 	ended  bool
 	turned chan struct{} // closed and replaced when the fault changes
 	done   chan struct{} // closed when ended
@@ -138,7 +139,7 @@ func (s *Server) do(f func(now time.Time)) {
 }
 
 // tick is the timer.
-func (s *Server) tick() { s.do(func(time.Time) {}) }
+func (s *Server) tick() { s.do(func(time.Time) { s.next = time.Time{} }) }
 
 // pump hands out the model's events and sets the timer for the next; it
 // reports whether the fault has changed.
@@ -146,6 +147,7 @@ func (s *Server) pump(now time.Time) (turned bool) {
 	for _, ev := range s.model.Advance(now) {
 		if ev.Kind == model.FaultChanged {
 			turned = true
+			s.fault = ev.Fault
 			close(s.turned)
 			s.turned = make(chan struct{})
 			continue

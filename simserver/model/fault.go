@@ -113,7 +113,7 @@ func (e *Engine) setFault(at time.Time, f Fault) {
 			r.each(func(w *Work) { w.Struck, w.epoch = f.Kind, e.faultEpoch })
 		}
 	}
-	e.emit(Event{Kind: FaultChanged, At: at})
+	e.emit(Event{Kind: FaultChanged, At: at, Fault: f.Kind})
 }
 
 // Fault gives the fault that is active.

@@ -148,10 +148,11 @@ const (
 
 // Event is something that happened inside the engine.
 type Event struct {
-	Kind EventKind
-	At   time.Time
-	Work *Work
-	Task int // index of the task, for Token and TaskDone
+	Kind  EventKind
+	At    time.Time
+	Work  *Work
+	Task  int       // index of the task, for Token and TaskDone
+	Fault FaultKind // for FaultChanged
 }
 
 // RejectKind says why a request was not taken.

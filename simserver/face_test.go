@@ -1,0 +1,338 @@
+package simserver
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func decode(t *testing.T, body string) (v map[string]any) {
+	require.NoError(t, json.Unmarshal([]byte(body), &v), body)
+	return v
+}
+
+func TestAnthropicMessages(t *testing.T) {
+	for _, engine := range []string{"llamacpp", "ollama", "vllm"} {
+		s := start(t, quick(engine))
+		const body = `{"model":"tiny","max_tokens":4,"system":[{"type":"text","text":"be brief"}],"messages":[{"role":"user","content":[{"type":"text","text":"hello"}]}]`
+		_, b := send(t, s, "POST", "/v1/messages", body+"}")
+		v := decode(t, b)
+		require.Equal(t, "max_tokens", v["stop_reason"])
+		_, b = send(t, s, "POST", "/v1/messages", body+`,"stream":true}`)
+		var kinds []string
+		for _, line := range strings.Split(b, "\n") {
+			if kind, ok := strings.CutPrefix(line, "event: "); ok {
+				kinds = append(kinds, kind)
+			} else if data, ok := strings.CutPrefix(line, "data: "); ok {
+				require.Equal(t, kinds[len(kinds)-1], decode(t, data)["type"])
+			}
+		}
+		require.Equal(t, []string{"message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_delta", "content_block_delta",
+			"content_block_stop", "message_delta", "message_stop"}, kinds)
+		resp, b := send(t, s, "POST", "/v1/messages", `{"model":"tiny","max_tokens":4}`)
+		require.Equal(t, 400, resp.StatusCode)
+		require.Contains(t, b, `"error"`)
+		if engine != "llamacpp" {
+			require.Equal(t, "error", decode(t, b)["type"])
+		}
+	}
+}
+
+func TestResponses(t *testing.T) {
+	for _, engine := range engines {
+		s := start(t, quick(engine))
+		_, b := send(t, s, "POST", "/v1/responses", `{"model":"tiny","input":"hello","max_output_tokens":3}`)
+		v := decode(t, b)
+		require.Equal(t, "incomplete", v["status"], engine)
+		id := v["id"].(string)
+		_, b = send(t, s, "POST", "/v1/responses", `{"model":"tiny","input":[{"role":"user","content":"hello"}],"stream":true}`)
+		require.True(t, strings.HasPrefix(b, "event: response.created\n"))
+		require.Equal(t, 20, strings.Count(b, "event: response.output_text.delta"))
+		require.Contains(t, b, "event: response.completed\n")
+		n := 0
+		for _, line := range strings.Split(b, "\n") {
+			if data, ok := strings.CutPrefix(line, "data: "); ok {
+				require.EqualValues(t, n, decode(t, data)["sequence_number"])
+				n++
+			}
+		}
+		resp, kept := send(t, s, "GET", "/v1/responses/"+id, "")
+		next, _ := send(t, s, "POST", "/v1/responses", `{"model":"tiny","input":"more","previous_response_id":"`+id+`"}`)
+		switch engine {
+		case "vllm", "openai":
+			require.Equal(t, 200, resp.StatusCode)
+			require.Equal(t, id, decode(t, kept)["id"])
+			require.Equal(t, 200, next.StatusCode)
+			next, _ = send(t, s, "POST", "/v1/responses", `{"model":"tiny","input":"more","previous_response_id":"resp_x"}`)
+			require.Equal(t, 404, next.StatusCode)
+			gone, _ := send(t, s, "DELETE", "/v1/responses/"+id, "")
+			require.Equal(t, 200, gone.StatusCode)
+			resp, _ = send(t, s, "GET", "/v1/responses/"+id, "")
+		case "llamacpp":
+			require.Equal(t, 400, next.StatusCode)
+		}
+		require.Equal(t, 404, resp.StatusCode, "%s keeps none, or no longer", engine)
+	}
+}
+
+func TestAConversationFindsItsCache(t *testing.T) {
+	for _, engine := range []string{"llamacpp", "vllm", "openai"} {
+		s := start(t, quick(engine))
+		first := strings.Repeat("a long question ", 100)
+		_, b := send(t, s, "POST", chatPath, `{"model":"tiny","messages":[{"role":"user","content":"`+first+`"}]}`)
+		answer := decode(t, b)["choices"].([]any)[0].(map[string]any)["message"].(map[string]any)["content"].(string)
+		_, b = send(t, s, "POST", chatPath, `{"model":"tiny","messages":[{"role":"user","content":"`+first+`"},{"role":"assistant","content":"`+answer+`"},{"role":"user","content":"and then?"}]}`)
+		usage := decode(t, b)["usage"].(map[string]any)
+		cached := usage["prompt_tokens_details"].(map[string]any)["cached_tokens"]
+		require.EqualValues(t, 7, usage["prompt_tokens"].(float64)-cached.(float64), "all but the new message: %v", usage)
+	}
+}
+
+func TestSeveralChoicesAndPrompts(t *testing.T) {
+	for _, engine := range []string{"llamacpp", "vllm", "openai"} {
+		s := start(t, quick(engine))
+		_, b := send(t, s, "POST", chatPath, `{"model":"tiny","n":2,"stream":true,"max_tokens":3,"messages":[{"role":"user","content":"x"}]}`)
+		require.Equal(t, 2, strings.Count(b, `"finish_reason":"length"`))
+		require.Equal(t, 1, strings.Count(b, "[DONE]"))
+		_, b = send(t, s, "POST", "/v1/completions", `{"model":"tiny","prompt":["a","b","c"],"max_tokens":3}`)
+		require.Len(t, decode(t, b)["choices"], 3)
+		require.Equal(t, 2, s.Stats().MaxInHand, "R1: min(width, slots)")
+		require.Zero(t, s.Stats().OverSlotsEvents)
+	}
+}
+
+func TestVLLMReports(t *testing.T) {
+	s := start(t, Options{Engine: "vllm", Models: []string{"tiny", "alias"}, Slots: 1, Context: 2048, OutputTokens: "fixed:8000", Notice: -1})
+	_, b := send(t, s, "GET", "/v1/models", "")
+	list := decode(t, b)["data"].([]any)
+	require.Len(t, list, 2)
+	require.EqualValues(t, 2048, list[0].(map[string]any)["max_model_len"])
+	for range 3 {
+		raw(t, s, chatPath, helloS)
+	}
+	until(t, "one runs, two wait", func() bool { return s.Stats().InHand == 3 })
+	_, b = send(t, s, "GET", "/metrics", "")
+	require.Contains(t, b, "\nvllm:num_requests_running{engine=\"0\",model_name=\"tiny\"} 1\n")
+	require.Contains(t, b, "\nvllm:num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 2\n")
+	resp, _ := send(t, s, "POST", chatPath, `{"model":"nope","messages":[{"role":"user","content":"x"}]}`)
+	require.Equal(t, 404, resp.StatusCode)
+	resp, b = send(t, s, "POST", chatPath, strings.Replace(long(false), "long", "longer", 1))
+	require.Equal(t, 400, resp.StatusCode)
+	require.Contains(t, b, "maximum context length is 2048")
+}
+
+func TestLlamaCppReports(t *testing.T) {
+	s := start(t, Options{Engine: "llamacpp", Models: []string{"tiny"}, Slots: 2, OutputTokens: "fixed:8000", Notice: -1})
+	raw(t, s, chatPath, helloS)
+	until(t, "it decodes", func() bool { return s.Stats().TokensGenerated > 2 })
+	_, b := send(t, s, "GET", "/slots", "")
+	var slots []struct {
+		ID           int  `json:"id"`
+		IsProcessing bool `json:"is_processing"`
+		NPrompt      int  `json:"n_prompt_tokens"`
+		NextToken    []struct {
+			NDecoded int `json:"n_decoded"`
+		} `json:"next_token"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(b), &slots))
+	require.Len(t, slots, 2)
+	require.True(t, slots[0].IsProcessing)
+	require.False(t, slots[1].IsProcessing)
+	require.Equal(t, 7, slots[0].NPrompt)
+	require.Positive(t, slots[0].NextToken[0].NDecoded)
+	resp, _ := send(t, s, "GET", "/slots?fail_on_no_slot=1", "")
+	require.Equal(t, 200, resp.StatusCode)
+	raw(t, s, chatPath, helloS)
+	raw(t, s, chatPath, helloS)
+	until(t, "all slots are taken", func() bool { return s.Stats().InHand == 3 })
+	resp, b = send(t, s, "GET", "/slots?fail_on_no_slot=1", "")
+	require.Equal(t, 503, resp.StatusCode)
+	require.Equal(t, "close", connection(resp))
+	require.Contains(t, b, "no slot available")
+	_, b = send(t, s, "GET", "/metrics", "")
+	require.Contains(t, b, "\nllamacpp:requests_processing 2\n")
+	require.Contains(t, b, "\nllamacpp:requests_deferred 1\n")
+	_, b = send(t, s, "POST", "/tokenize", `{"content":"hello there"}`)
+	_, b = send(t, s, "POST", "/detokenize", b)
+	require.Equal(t, `{"content":"hello there"}`, b)
+	s = start(t, quick("llamacpp"))
+	_, b = send(t, s, "POST", "/rerank", `{"query":"x","documents":["a","b"]}`)
+	require.Len(t, decode(t, b)["results"], 2)
+}
+
+func connection(r *http.Response) string {
+	if r.Close {
+		return "close"
+	}
+	return "keep-alive"
+}
+
+func TestLlamaCppConnectionsEndWithTheHundredthRequest(t *testing.T) {
+	s := start(t, quick("llamacpp"))
+	c, err := net.Dial("tcp", strings.TrimPrefix(s.URL(), "http://"))
+	require.NoError(t, err)
+	defer func() { _ = c.Close() }()
+	in := bufio.NewReader(c)
+	for n := 1; ; n++ {
+		_, err := io.WriteString(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(in, nil)
+		require.NoError(t, err)
+		_, _ = io.Copy(io.Discard, resp.Body)
+		if resp.Close {
+			require.Equal(t, 100, n)
+			break
+		}
+	}
+	_, err = in.ReadByte()
+	require.Equal(t, io.EOF, err)
+}
+
+func TestLlamaCppLoads(t *testing.T) {
+	o := quick("llamacpp")
+	o.LoadTime = 100 * time.Millisecond
+	s := start(t, o)
+	for _, path := range []string{"/health", "/props", "/slots", "/v1/models"} {
+		resp, b := send(t, s, "GET", path, "")
+		require.Equal(t, 503, resp.StatusCode)
+		require.Contains(t, b, "Loading model")
+	}
+	until(t, "loaded", func() bool { return try(t, s, hello).status == 200 })
+}
+
+func TestOllamaUnloads(t *testing.T) {
+	s := start(t, quick("ollama"))
+	_, b := send(t, s, "POST", "/api/generate", `{"model":"tiny"}`)
+	require.Contains(t, b, `"done_reason":"load"`)
+	_, b = send(t, s, "GET", "/api/ps", "")
+	require.Contains(t, b, `"tiny:latest"`)
+	_, b = send(t, s, "POST", "/api/chat", `{"model":"tiny","keep_alive":0,"messages":[]}`)
+	require.Contains(t, b, `"done_reason":"unload"`)
+	_, b = send(t, s, "GET", "/api/ps", "")
+	require.Equal(t, `{"models":[]}`, b)
+	resp, _ := send(t, s, "POST", "/api/generate", `{"model":"nope","keep_alive":"0s"}`)
+	require.Equal(t, 404, resp.StatusCode)
+}
+
+func TestFleetFile(t *testing.T) {
+	dir := t.TempDir()
+	write := func(text string) string {
+		p := filepath.Join(dir, "fleet.yaml")
+		require.NoError(t, os.WriteFile(p, []byte(text), 0o600))
+		return p
+	}
+	all, err := LoadFleet(write(`
+replicas:
+  - {name: a, listen: 127.0.0.1:0, engine: llamacpp, model: m, slots: 2, prefill: 2000, decode: 100, batch_slowdown: 0.1,
+     cache_tokens: 0, output_tokens: "fixed:40", notice: 200ms, faults: [{at: 20s, kind: crash, for: 10s}, {at: 40s, kind: busy, status: 429, retry_after: 2s}]}
+  - {name: b, engine: ollama, model: [x, "y:1b"], load_time: 2s, queue: 4, context: 4096, gpu_share: g, time_scale: 2, seed: 7}
+`))
+	require.NoError(t, err)
+	require.Equal(t, Options{
+		Name: "a", Listen: "127.0.0.1:0", Engine: "llamacpp", Models: []string{"m"}, Slots: 2, Prefill: 2000, Decode: 100, BatchSlowdown: 0.1,
+		CacheTokens: -1, OutputTokens: "fixed:40", Notice: 200 * time.Millisecond,
+		Faults: []TimedFault{{At: 20 * time.Second, Fault: Fault{Kind: "crash", For: 10 * time.Second}}, {At: 40 * time.Second, Fault: Fault{Kind: "busy", Status: 429, RetryAfter: 2 * time.Second}}},
+	}, all[0])
+	require.Equal(t, Options{
+		Name: "b", Engine: "ollama", Models: []string{"x", "y:1b"}, LoadTime: 2 * time.Second, Queue: 4, Context: 4096, GPUShare: "g", TimeScale: 2, Seed: 7,
+	}, all[1])
+	fleet, err := StartFleet(all)
+	require.NoError(t, err)
+	defer fleet.Close()
+	require.Equal(t, "a", fleet[0].Name())
+	require.NotEqual(t, fleet[0].URL(), fleet[1].URL())
+
+	for text, want := range map[string]string{
+		"replicas: []": "want a list of at least one",
+		"replicas:\n  - {name: a, engine: tgi}\n  - {name: a, engine: vllm, output_tokens: many}": "fixed:N",
+		"replicas:\n  - {name: a, slotz: 2}":                                                      "slotz",
+		"replicas:\n  - {name: a, slots: two}":                                                    "line 2",
+		"replicas:\n  - {name: a, load_time: 5}":                                                  "duration",
+		"replicas:\n  - {name: a, faults: [{at: 1s, kind: boom}]}":                                "fault",
+		"replicas:\n  - {name: a}\n  - {name: a}":                                                 "taken",
+		"replicas:\n  - {name: a, faults: [{at: 2s, kind: none}, {at: 1s, kind: none}]}":          "order",
+		"replicas:\n  - {name: a, decode: -1}":                                                    "at least 0",
+	} {
+		_, err := LoadFleet(write(text))
+		require.ErrorContains(t, err, want)
+	}
+	_, err = LoadFleet(filepath.Join(dir, "none.yaml"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestSharedGPUHalvesTheSpeed(t *testing.T) {
+	took := func(share string) time.Duration {
+		o := Options{Engine: "openai", Models: []string{"tiny"}, Slots: 1, Decode: 200, OutputTokens: "fixed:61", GPUShare: share}
+		o.Name = "a"
+		p := o
+		p.Name = "b"
+		fleet, err := StartFleet([]Options{o, p})
+		require.NoError(t, err)
+		defer fleet.Close()
+		done := make(chan error, 2)
+		at := time.Now()
+		for _, s := range fleet {
+			c := client(t)
+			go func() {
+				resp, err := open(c, s, "POST", chatPath, hello)
+				if err == nil {
+					_, err = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+				done <- err
+			}()
+		}
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+		return time.Since(at)
+	}
+	require.Less(t, took("").Seconds(), 0.5)
+	require.Greater(t, took("g").Seconds(), 0.5)
+}
+
+func TestTimeScaleKeepsProportions(t *testing.T) {
+	for _, scale := range []float64{1, 5} {
+		s := start(t, Options{Engine: "llamacpp", Slots: 1, Prefill: 1000, Decode: 100, OutputTokens: "fixed:41", TimeScale: scale, Context: 100_000})
+		body := fmt.Sprintf(`{"messages":[{"role":"user","content":%q}]}`, strings.Repeat("word", 400))
+		_, b := send(t, s, "POST", chatPath, body)
+		timings := decode(t, b)["timings"].(map[string]any)
+		require.InEpsilon(t, 405/scale, timings["prompt_ms"], 0.05)
+		require.InEpsilon(t, 400/scale, timings["predicted_ms"], 0.05)
+	}
+}
+
+// Two hundred clients in turn leave nothing behind: what is in hand goes back to
+// zero, and TestMain looks for goroutines.
+func TestManyClientsLeaveNothingBehind(t *testing.T) {
+	s := start(t, Options{Engine: "llamacpp", Models: []string{"tiny"}, Slots: 2, OutputTokens: "fixed:30", Decode: 5000, Prefill: 1e5, Notice: 5 * time.Millisecond})
+	done := make(chan struct{})
+	for i := range 200 {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			c := raw(t, s, chatPath, []string{hello, helloS}[i%2])
+			if i%3 == 0 {
+				_ = c.Close()
+				return
+			}
+			_, _ = bufio.NewReader(c).ReadString('\n')
+			_ = c.Close()
+		}()
+	}
+	for range 200 {
+		<-done
+	}
+	until(t, "all is over", func() bool { return s.Stats().InHand == 0 })
+	st := s.Stats()
+	require.Equal(t, 200, st.Requests)
+	require.Equal(t, 200, st.Completed+st.CutByClient)
+}
