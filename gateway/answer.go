@@ -143,12 +143,16 @@ func (d *denial) message() string {
 }
 
 func (d *denial) modelMessage() string {
+	const most = 20
 	what := d.Message
 	if what == "" {
 		what = "there is no such model here"
 	}
-	if len(d.Models) == 0 {
+	switch n := len(d.Models); {
+	case n == 0:
 		return what
+	case n > most:
+		return fmt.Sprintf("%s; there are: %s and %d more", what, strings.Join(d.Models[:most], ", "), n-most)
 	}
 	return what + "; there are: " + strings.Join(d.Models, ", ")
 }

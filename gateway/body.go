@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"switchyard/admission"
 )
 
 // Why a body could not be read.
@@ -26,6 +28,48 @@ const (
 	firstPiece = 256 << 10
 	chunkPiece = 4 << 10 // the same where no length is promised
 )
+
+// body reads the request's body; the end of draining cuts it short.
+func (q *visit) body() (body []byte, free func(), err error) {
+	if q.r.ContentLength == 0 {
+		q.bodyAt = time.Now()
+		return nil, nil, nil
+	}
+	q.begun = true
+	q.flight.onCut(func() { q.readBy(time.Unix(1, 0)) })
+	if body, free, err = q.g.readBody(q.r); err != nil {
+		return nil, nil, err
+	}
+	q.flight.onCut(nil)
+	q.readBy(time.Time{}) // one left behind would pass for the client's departure
+	q.bodyAt, q.size = time.Now(), int64(len(body))
+	return body, free, nil
+}
+
+// bodyFailed is the end of a request whose body did not come as it should.
+func (q *visit) bodyFailed(err error) ending {
+	switch {
+	case q.g.wasCut():
+		return denied(q.g.stopping(time.Now()))
+	case errors.Is(err, errBodySlow): // the server has ended the context for it
+	case errors.Is(err, errClientLeft), q.r.Context().Err() != nil:
+		return ending{outcome: admission.Cancelled, severed: true}
+	}
+	return denied(q.bodyDenial(err))
+}
+
+func (q *visit) bodyDenial(err error) *denial {
+	l := q.v.Limits
+	switch {
+	case errors.Is(err, errBodyTooLarge):
+		return deny(admission.ReasonBodyTooLarge, "the body is larger than the limit of %d bytes", l.MaxBody)
+	case errors.Is(err, errUploadsFull):
+		return deny(admission.ReasonQueueFull, "the bodies that are coming in fill the queue's %d bytes", q.v.QueueBytes)
+	case errors.Is(err, errBodySlow):
+		return deny(badRequest, "the body was not complete %s after the headers", l.ReadBodyTimeout)
+	}
+	return deny(badRequest, "the body's framing is broken")
+}
 
 // readBody reads the whole body within limits; ServeHTTP has set the read
 // deadline. What it holds while the body is
@@ -170,7 +214,7 @@ const (
 // skipBody reads past a small body that has come already, as most have. It
 // reports whether the connection is clear for the next request.
 func (q *visit) skipBody() bool {
-	if q.r.ContentLength < 0 || q.r.ContentLength > skipBytes || q.r.Header.Get("Expect") != "" {
+	if q.begun || q.r.ContentLength < 0 || q.r.ContentLength > skipBytes || q.r.Header.Get("Expect") != "" {
 		return false
 	}
 	q.readBy(time.Now().Add(skipTime))
@@ -196,3 +240,7 @@ func (q *visit) linger() {
 // readBy sets the read deadline of the client's connection; zero: none. Where
 // that cannot be (a test's recorder) bodies are there at once.
 func (q *visit) readBy(t time.Time) { q.conn.SetReadDeadline(t) }
+
+// writable gives the next write to the client write_timeout. A deadline is the
+// connection's and outlives its request, so whoever writes sets his own first.
+func (q *visit) writable() { q.conn.SetWriteDeadline(time.Now().Add(q.v.Limits.WriteTimeout)) }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -34,7 +33,8 @@ type visit struct {
 	flight flight
 
 	job      *job   // once there is one
-	unread   bool   // refused before its body was read
+	begun    bool   // reading its body has begun
+	unread   bool   // refused before its body was read whole
 	key      *Key   // nil: anonymous
 	byHeader string // the class its headers ask for
 	class    string // the class it has, as far as known
@@ -58,6 +58,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		// Also for a body that nobody wants: the server reads on to its end.
 		q.readBy(q.at.Add(q.v.Limits.ReadBodyTimeout))
+		q.writable() // for 100 Continue
 	}
 	if q.v.cors(h, r) {
 		w.WriteHeader(http.StatusNoContent)
@@ -221,7 +222,11 @@ func (q *visit) admitted(j *job) ending {
 		return q.unload(j, ask.Models)
 	}
 	if ref := q.g.controller.Admit(time.Now(), j.ticket, ask); ref != nil {
-		return denied(&denial{Refusal: *ref})
+		d := &denial{Refusal: *ref}
+		if d.Reason == admission.ReasonModelNotFound {
+			d = q.unknownModel(j.ask.Model)
+		}
+		return denied(d)
 	}
 	q.flight.onCut(j.cutShort)
 	e := ending{job: j}
@@ -291,46 +296,6 @@ func (q *visit) keyName() string {
 	return q.key.Name
 }
 
-// body reads the request's body; the end of draining cuts it short.
-func (q *visit) body() (body []byte, free func(), err error) {
-	if q.r.ContentLength == 0 {
-		q.bodyAt = time.Now()
-		return nil, nil, nil
-	}
-	q.flight.onCut(func() { q.readBy(time.Unix(1, 0)) })
-	if body, free, err = q.g.readBody(q.r); err != nil {
-		return nil, nil, err
-	}
-	q.flight.onCut(nil)
-	q.readBy(time.Time{}) // one left behind would pass for the client's departure
-	q.bodyAt, q.size = time.Now(), int64(len(body))
-	return body, free, nil
-}
-
-// bodyFailed is the end of a request whose body did not come as it should.
-func (q *visit) bodyFailed(err error) ending {
-	switch {
-	case q.g.wasCut():
-		return denied(q.g.stopping(time.Now()))
-	case errors.Is(err, errClientLeft), q.r.Context().Err() != nil:
-		return ending{outcome: admission.Cancelled, severed: true}
-	}
-	return denied(q.bodyDenial(err))
-}
-
-func (q *visit) bodyDenial(err error) *denial {
-	l := q.v.Limits
-	switch {
-	case errors.Is(err, errBodyTooLarge):
-		return deny(admission.ReasonBodyTooLarge, "the body is larger than the limit of %d bytes", l.MaxBody)
-	case errors.Is(err, errUploadsFull):
-		return deny(admission.ReasonQueueFull, "the bodies that are coming in fill the queue's %d bytes", q.v.QueueBytes)
-	case errors.Is(err, errBodySlow):
-		return deny(badRequest, "the body was not complete %s after the headers", l.ReadBodyTimeout)
-	}
-	return deny(badRequest, "the body's framing is broken")
-}
-
 // unreadable is the denial of a body that the dialect cannot take.
 func unreadable(err error) *denial {
 	if bad, ok := errors.AsType[*dialect.BadRequest](err); ok {
@@ -368,8 +333,8 @@ func (q *visit) mayAsk(model string) *denial {
 	if q.key == nil || len(q.key.Models) == 0 {
 		return nil
 	}
-	for _, m := range q.g.controller.ListModels(q.at) {
-		if slices.Contains(q.g.enginesOf(q.ep), m.Engine) && !q.key.mayUse(m.Name) {
+	for _, m := range q.fleet() {
+		if !q.key.mayUse(m.Name) {
 			return deny(admission.ReasonForbidden, "the key may use only some models: name one").about("model")
 		}
 	}
@@ -421,6 +386,7 @@ func (q *visit) deny(d *denial) int {
 		q.conn.EnableFullDuplex()
 		q.w.Header()["Connection"] = []string{"close"}
 	}
+	q.writable()
 	status := q.g.deny(q.w, q.format, q.id, d)
 	q.conn.Flush()
 	return status

@@ -21,7 +21,8 @@ const (
 
 // NewServer returns the HTTP server for the data plane. It has no timeout for
 // whole requests and answers: bodies have read_body_timeout, answers may
-// stream for hours, and a client that does not read has write_timeout.
+// stream for hours, and a client that does not read has write_timeout. With
+// Settings.TLS, serve it with ServeTLS(listener, "", "").
 func NewServer(s Settings, h http.Handler) *http.Server {
 	s = s.withDefaults()
 	protocols := new(http.Protocols)

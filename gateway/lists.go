@@ -47,6 +47,7 @@ func (q *visit) send(status int, contentType string, body []byte) {
 	h := q.w.Header()
 	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	q.writable()
 	q.w.WriteHeader(status)
 	q.w.Write(body) // a client that is gone needs no answer
 }

@@ -46,9 +46,8 @@ type resident struct{ replica, model string }
 
 // residents lists where any of the names is in memory.
 func (q *visit) residents(names []string) (where []resident) {
-	engines := q.g.enginesOf(q.ep)
-	for _, m := range q.g.controller.ListModels(q.at) {
-		if m.Up && m.Resident && slices.Contains(engines, m.Engine) &&
+	for _, m := range q.fleet() {
+		if m.Up && m.Resident &&
 			slices.ContainsFunc(names, func(n string) bool { return goesBy(m, n) }) {
 			where = append(where, resident{m.Replica, m.Name})
 		}
