@@ -46,6 +46,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	}
 	t.promised = true
 	c.enqueue(now, t)
+	t.class.flow.add(now, t.item.Work)
 	c.dispatch(now)
 	return nil
 }

@@ -38,6 +38,34 @@ func (b *budget) retry(now time.Time, share float64, slots int) bool {
 	return true
 }
 
+// flowSpan is the time over which a class's accepted work is summed.
+const flowSpan = 20 * time.Second
+
+// flow sums up a class's accepted work, in slot-seconds.
+type flow struct {
+	work [int(flowSpan / time.Second)]float64
+	at   int64 // second of the newest bucket
+}
+
+func (f *flow) advance(now time.Time) int {
+	n, s := int64(len(f.work)), now.Unix()
+	for k := min(s-f.at, n); k > 0; k-- {
+		f.work[(s-k+1)%n] = 0
+	}
+	f.at = max(f.at, s)
+	return int(f.at % n)
+}
+
+func (f *flow) add(now time.Time, work float64) { f.work[f.advance(now)] += work }
+
+func (f *flow) sum(now time.Time) (total float64) {
+	f.advance(now)
+	for _, w := range f.work {
+		total += w
+	}
+	return total
+}
+
 // seenBodies remembers the last requests that were answered with a 5xx, so
 // that a client which repeats a poison request has it counted once.
 type seenBodies struct {

@@ -49,6 +49,7 @@ type classBook struct {
 
 	arrived, kept, broken int64
 	running               int
+	flow                  flow
 }
 
 func (c *core) init(cfg Config, now time.Time) {

@@ -118,8 +118,11 @@ func (c *core) forecast(now time.Time, t *Ticket, l lane) forecast {
 	if free && ahead == 0 {
 		return f
 	}
-	slots = c.appendRunning(now, slots, t, l)
-	f.wait = fill(slots, work, c.urgentShare(now, t))
+	slots = c.appendRunning(now, slots, l)
+	f.wait = fill(slots, work, c.urgentLoad(now, t))
+	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 {
+		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share))
+	}
 	for i := range f.notes {
 		f.notes[i].ForecastS += f.wait.Seconds()
 	}
@@ -142,20 +145,14 @@ func (c *core) compete(now time.Time, o, l lane) bool {
 }
 
 // appendRunning adds, for each slot of l's replicas that an attempt holds, how
-// long it will be held still. Slots that more urgent classes hold are left
-// out as far as urgentShare leaves out their part of the capacity.
-func (c *core) appendRunning(now time.Time, slots []time.Duration, t *Ticket, l lane) []time.Duration {
-	skip := int(c.urgentSlots(now, t))
+// long it will be held still.
+func (c *core) appendRunning(now time.Time, slots []time.Duration, l lane) []time.Duration {
 	for a := range c.active {
-		if !c.servesNow(now, a.lease.rep, l) || a.lease.rep.PerModel() && !replica.SameModel(replica.EngineOllama, a.Model, l.model) {
+		if !c.servesNow(now, a.lease.rep, l) || a.lease.pool != a.lease.rep.Pool(l.model) {
 			continue
 		}
 		left := c.remaining(now, a)
 		for range a.lease.width {
-			if skip > 0 && a.ticket.class.index < t.class.index {
-				skip--
-				continue
-			}
 			slots = append(slots, left)
 		}
 	}
@@ -172,27 +169,33 @@ func (c *core) remaining(now time.Time, a *Assignment) time.Duration {
 	return age / 8
 }
 
-// urgentSlots is the number of slots that more urgent classes have kept busy
-// over the last seconds; newcomers of theirs will take them again (R4).
-func (c *core) urgentSlots(now time.Time, t *Ticket) (n float64) {
-	const window = 10 * time.Second
-	span := min(window, max(time.Second, now.Sub(c.began)))
+// urgentLoad is the number of slots that the work of more urgent classes, as
+// accepted lately, keeps busy: newcomers of theirs will go first (R4).
+func (c *core) urgentLoad(now time.Time, t *Ticket) (n float64) {
+	span := min(flowSpan, max(time.Second, now.Sub(c.began))).Seconds()
 	for i := range t.class.index {
-		n += c.q.Meter().Used(now, i, span) / span.Seconds()
+		n += c.classes[i].flow.sum(now) / span
 	}
 	return n
 }
 
-// urgentShare is the fraction of a slot that urgentSlots leaves over when
-// whole ones have been taken out.
-func (c *core) urgentShare(now time.Time, t *Ticket) float64 {
-	n := c.urgentSlots(now, t)
-	return n - float64(int(n))
+// waitAtShare is the wait of a class that is served at its min_share alone:
+// it never has to wait longer (R3).
+func (c *core) waitAtShare(t *Ticket, slots []time.Duration, work, share float64) time.Duration {
+	for i := range t.class.index {
+		work -= c.q.ClassWork(i)
+	}
+	level := time.Duration(0)
+	if len(slots) > 0 {
+		level = slots[0]
+	}
+	return level + time.Duration(max(0, work)/(share*float64(max(1, len(slots))))*float64(time.Second))
 }
 
 // fill finds when work slot-seconds have been started on slots that are free
 // after the given times: the T with Σ max(0, T−slot) = work, as water fills a
-// stepped basin. taken is capacity, in slots, that others use up meanwhile.
+// stepped basin. taken is capacity, in slots, that others use up meanwhile; a
+// twentieth is always left, since an estimate of it can be too high.
 func fill(slots []time.Duration, work, taken float64) time.Duration {
 	if len(slots) == 0 {
 		return time.Duration(work * float64(time.Second))
@@ -200,7 +203,7 @@ func fill(slots []time.Duration, work, taken float64) time.Duration {
 	slices.Sort(slots)
 	level, rest := slots[0].Seconds(), work
 	for i := range slots {
-		width := max(float64(i+1)-taken, 0.05)
+		width := max(float64(i+1)-taken, 0.05*float64(i+1))
 		if i+1 == len(slots) {
 			level += rest / width
 			break
