@@ -173,8 +173,8 @@ func (at *attempt) request() *upstream.Request {
 		}
 		body = j.renamed
 	}
-	extra := make([]string, 0, 8)
-	extra = append(extra, "Via", j.gw.viaHeader(j.r.Header), "X-Request-Id", j.id)
+	extra := make([]string, 0, 10)
+	extra = append(extra, "Via", j.gw.viaHeader(j.r.Header), "X-Request-Id", j.id, "Accept-Encoding", "identity")
 	if !j.deadline.IsZero() {
 		left := max(0, j.deadline.Sub(at.sentAt)).Round(time.Millisecond)
 		extra = append(extra, "X-Switchyard-Deadline", left.String())

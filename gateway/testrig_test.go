@@ -20,6 +20,7 @@ import (
 
 	"switchyard/admission"
 	"switchyard/breaker"
+	"switchyard/dialect"
 	"switchyard/replica"
 )
 
@@ -259,3 +260,9 @@ func (w *witness) after(t *testing.T, n int) (seen testimony) {
 
 // record is the n-th request that ended.
 func (w *witness) record(t *testing.T, n int) Record { return w.after(t, n).records[n-1] }
+
+func endpointOf(t *testing.T, path string) *dialect.Endpoint {
+	ep, ok := dialect.Lookup(path)
+	require.True(t, ok)
+	return ep
+}
