@@ -48,6 +48,9 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.enqueue(now, t)
 	t.class.flow.add(now, t.item.Work)
 	c.dispatch(now)
+	if t.phase == waiting {
+		c.due(t.item.Latest)
+	}
 	return nil
 }
 

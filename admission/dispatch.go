@@ -18,7 +18,6 @@ func (c *core) enqueue(now time.Time, t *Ticket) {
 	it.Latest = c.latest(now, t)
 	c.setPhase(t, waiting)
 	c.q.Push(it)
-	c.due(it.Latest)
 }
 
 // work estimates a request's slot-seconds as the mean over the replicas that

@@ -80,6 +80,9 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	next := c.next(now, a, r, v, poison)
 	next.Result = v.label
 	c.changed(now, rep)
+	if t.phase == waiting {
+		c.due(t.item.Latest)
+	}
 	return next
 }
 

@@ -52,6 +52,8 @@ type Observer interface {
 	// FirstToken reports the time from the end of the headers to the first
 	// token.
 	FirstToken(model, class string, d time.Duration)
+	// ReplicaChanged reports a replica that came, went, or changed its breaker.
+	ReplicaChanged(admission.Event)
 }
 
 // Record is an inference request's entry in the access log.

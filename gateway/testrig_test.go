@@ -236,6 +236,8 @@ func (w *witness) Retried(reason string) {
 	w.retries = append(w.retries, reason)
 }
 
+func (w *witness) ReplicaChanged(admission.Event) {}
+
 func (w *witness) StreamBroken(_, reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
