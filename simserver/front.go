@@ -20,11 +20,13 @@ type front struct {
 	addr   string
 	server *http.Server
 
-	mu      sync.Mutex
-	ln      net.Listener // nil: closed
-	conns   map[net.Conn]*conn
-	closed  bool
-	retry   *time.Timer
+	mu struct {
+		sync.Mutex
+		ln     net.Listener // nil: closed
+		conns  map[net.Conn]*conn
+		closed bool
+		retry  *time.Timer
+	}
 	serving sync.WaitGroup // Serve loops and handlers
 }
 
@@ -46,8 +48,8 @@ func (f *front) open(s *Server, addr string) error {
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", addr, err)
 	}
-	f.s, f.ln, f.addr = s, ln, ln.Addr().String()
-	f.conns = make(map[net.Conn]*conn)
+	f.s, f.mu.ln, f.addr = s, ln, ln.Addr().String()
+	f.mu.conns = make(map[net.Conn]*conn)
 	f.server = f.newServer()
 	return nil
 }
@@ -61,7 +63,7 @@ func (f *front) serve() {
 
 func (f *front) serveLocked() {
 	f.server.SetKeepAlivesEnabled(true)
-	server, ln := f.server, f.ln
+	server, ln := f.server, f.mu.ln
 	f.serving.Go(func() { _ = server.Serve(ln) }) // it ends when the listener is closed
 }
 
@@ -75,14 +77,14 @@ func (f *front) newServer() *http.Server {
 			tcp, _ := c.(*net.TCPConn)
 			cn := &conn{tcp: tcp}
 			f.mu.Lock()
-			f.conns[c] = cn
+			f.mu.conns[c] = cn
 			f.mu.Unlock()
 			return context.WithValue(ctx, connKey{}, cn)
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if state == http.StateClosed || state == http.StateHijacked {
 				f.mu.Lock()
-				delete(f.conns, c)
+				delete(f.mu.conns, c)
 				f.mu.Unlock()
 			}
 		},
@@ -92,7 +94,7 @@ func (f *front) newServer() *http.Server {
 // handle passes a request to the face, and is counted while it lasts.
 func (f *front) handle(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	if f.closed {
+	if f.mu.closed {
 		f.mu.Unlock()
 		panic(http.ErrAbortHandler)
 	}
@@ -111,22 +113,22 @@ func (f *front) follow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.closed:
+	case f.mu.closed:
 	case kind == model.FaultCrash:
 		f.stopListening()
 		f.killLocked()
 	case kind == model.FaultRefuse:
 		f.stopListening()
 		f.server.SetKeepAlivesEnabled(false) // idle connections end, busy ones after their answer
-	case f.ln == nil:
+	case f.mu.ln == nil:
 		f.reopen()
 	}
 }
 
 func (f *front) stopListening() {
-	if f.ln != nil {
-		_ = f.ln.Close()
-		f.ln = nil
+	if f.mu.ln != nil {
+		_ = f.mu.ln.Close()
+		f.mu.ln = nil
 	}
 }
 
@@ -135,16 +137,16 @@ func (f *front) stopListening() {
 func (f *front) reopen() {
 	ln, err := net.Listen("tcp", f.addr)
 	if err != nil {
-		f.retry = time.AfterFunc(reopenPause, f.follow)
+		f.mu.retry = time.AfterFunc(reopenPause, f.follow)
 		return
 	}
-	f.ln = ln
+	f.mu.ln = ln
 	f.serveLocked()
 }
 
 // killLocked resets all connections, as when a process is killed.
 func (f *front) killLocked() {
-	for c, cn := range f.conns {
+	for c, cn := range f.mu.conns {
 		if !cn.control && cn.tcp != nil {
 			_ = cn.tcp.SetLinger(0)
 			_ = c.Close()
@@ -164,9 +166,9 @@ func (f *front) markControl(r *http.Request) {
 // close ends everything and waits for it.
 func (f *front) close() {
 	f.mu.Lock()
-	f.closed = true
-	if f.retry != nil {
-		f.retry.Stop()
+	f.mu.closed = true
+	if f.mu.retry != nil {
+		f.mu.retry.Stop()
 	}
 	f.stopListening()
 	f.mu.Unlock()

@@ -1,9 +1,9 @@
 package simserver
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"net/http"
 	"time"
 
@@ -38,11 +38,7 @@ const (
 )
 
 // digest is a made-up but stable digest of a model.
-func digest(name string) string {
-	h := fnv.New128a()
-	_, _ = h.Write([]byte(name))
-	return fmt.Sprintf("%x%x", h.Sum(nil), h.Sum([]byte{})[:16])
-}
+func digest(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
 
 func (f *ollamaFace) tags(w http.ResponseWriter, r *http.Request) {
 	views, _ := f.views()

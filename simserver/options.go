@@ -31,7 +31,7 @@ type Options struct {
 	OutputTokens  string        // fixed:N or lognormal:MEDIAN,SIGMA
 	Notice        time.Duration // 0: as the engine does; negative: at once
 	GPUShare      string        // replicas of one Fleet with the same name here share one device
-	TimeScale     float64       // 10: ten times faster; scales times and speeds, faults' times too
+	TimeScale     float64       // 10: ten times faster: speeds, times, faults' At and For, but not their RetryAfter
 	Seed          uint64
 	Faults        []TimedFault
 
@@ -100,8 +100,13 @@ func (o *Options) scale() float64 {
 	return 1
 }
 
+// scaled is a duration on the replica's clock; what is negative means none and
+// stays so, and what is some stays some.
 func (o *Options) scaled(d time.Duration) time.Duration {
-	return time.Duration(float64(d) / o.scale())
+	if d <= 0 {
+		return d
+	}
+	return max(1, time.Duration(float64(d)/o.scale()))
 }
 
 // faults checks the script and puts its times on the replica's clock.

@@ -53,18 +53,18 @@ func Start(opts Options) (*Server, error) {
 	}
 	config, err := s.opts.config()
 	if err != nil {
-		return nil, fmt.Errorf("simulated replica %s: %w", opts.Name, err)
+		return nil, fmt.Errorf("simulated replica %q: %w", opts.Name, err)
 	}
 	script, err := s.opts.faults()
 	if err != nil {
-		return nil, fmt.Errorf("simulated replica %s: %w", opts.Name, err)
+		return nil, fmt.Errorf("simulated replica %q: %w", opts.Name, err)
 	}
 	config.Device = &s.share.device
 	s.config = config
 	s.words = vocabulary{seed: config.Seed}
 	s.face = newFace(s)
 	if err := s.front.open(s, s.opts.listenAddress()); err != nil {
-		return nil, fmt.Errorf("simulated replica %s: %w", opts.Name, err)
+		return nil, fmt.Errorf("simulated replica %q: %w", opts.Name, err)
 	}
 	if s.opts.Name == "" {
 		s.opts.Name = s.front.addr

@@ -12,21 +12,21 @@ import (
 type simCmd struct {
 	File string `short:"c" name:"config" placeholder:"FILE" type:"path" help:"Fleet file: replicas with these options in snake_case, and name, listen, faults. The other flags are then not used."`
 
-	Listen        string         `default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where to listen."`
-	Engine        string         `default:"openai" enum:"llamacpp,ollama,vllm,openai" help:"Whose API to speak: llamacpp, ollama, vllm, openai."`
+	Listen        string         `default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where to listen (default: ${default})."`
+	Engine        string         `default:"openai" enum:"llamacpp,ollama,vllm,openai" help:"Whose API to speak: llamacpp, ollama, vllm, openai (default: ${default})."`
 	Model         []string       `placeholder:"NAME" help:"A model it serves; may repeat (default: sim)."`
-	Slots         int            `default:"4" help:"Requests that run at once (Ollama: per model)."`
-	Prefill       float64        `default:"2000" placeholder:"TOK/S" help:"Prompt tokens per second."`
-	Decode        float64        `default:"100" placeholder:"TOK/S" help:"Output tokens per second of a stream alone."`
-	BatchSlowdown float64        `default:"0" placeholder:"F" help:"n streams decode at decode/(1+F*(n-1)) each."`
+	Slots         int            `default:"4" help:"Requests that run at once (Ollama: per model; default: ${default})."`
+	Prefill       float64        `default:"2000" placeholder:"TOK/S" help:"Prompt tokens per second (default: ${default})."`
+	Decode        float64        `default:"100" placeholder:"TOK/S" help:"Output tokens per second of a stream alone (default: ${default})."`
+	BatchSlowdown float64        `default:"0" placeholder:"F" help:"n streams decode at decode/(1+F*(n-1)) each (default: ${default})."`
 	CacheTokens   *int           `placeholder:"N" help:"Prompt cache, least recently used dropped first (default: slots times context)."`
 	Queue         int            `placeholder:"N" help:"Its own hidden queue. Ollama: what may wait for a load (512); openai: what may wait for a slot (no limit); the others have no limit."`
-	Context       int            `default:"8192" placeholder:"N" help:"Context size of a slot."`
+	Context       int            `default:"8192" placeholder:"N" help:"Context size of a slot (default: ${default})."`
 	LoadTime      time.Duration  `placeholder:"D" help:"Time to load a model: Ollama on first use, the others at the start."`
-	OutputTokens  string         `default:"fixed:128" placeholder:"DIST" help:"Lengths of answers: fixed:200 or lognormal:200,0.8, up to the request's maximum."`
+	OutputTokens  string         `default:"fixed:128" placeholder:"DIST" help:"Lengths of answers: fixed:200 or lognormal:200,0.8, up to the request's maximum (default: ${default})."`
 	Notice        *time.Duration `placeholder:"D" help:"How long until a departed client is noticed (default: as the real engine does)."`
 	GPUShare      string         `name:"gpu-share" placeholder:"GROUP" help:"Replicas of a group share one device (of use in a fleet file)."`
-	TimeScale     float64        `default:"1" placeholder:"F" help:"10 is ten times faster."`
+	TimeScale     float64        `default:"1" placeholder:"F" help:"10 is ten times faster (default: ${default})."`
 	Seed          uint64         `placeholder:"N" help:"Seed of all random numbers."`
 }
 

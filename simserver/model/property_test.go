@@ -10,138 +10,172 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drive lets an engine live through a random life and checks at each step what
-// must always hold. The returned trace is all that happened.
-func drive(rt *rapid.T, t require.TestingT) string {
-	kind := rapid.SampledFrom([]Kind{LlamaCpp, Ollama, VLLM, OpenAI}).Draw(rt, "kind")
+// life is a random life of an engine, checked at each step for what must
+// always hold.
+type life struct {
+	rt    *rapid.T
+	t     require.TestingT
+	e     *Engine
+	cfg   Config
+	start time.Time
+	now   time.Time
+	open  map[*Work]bool // not ended, by the events
+	all   []*Work
+	over  int            // arrivals that made more than the slots
+	most  map[string]int // the largest max_in_hand seen
+	trace strings.Builder
+}
+
+func newLife(rt *rapid.T, t require.TestingT) *life {
+	pick := func(low, high int, what string) int { return rapid.IntRange(low, high).Draw(rt, what) }
 	cfg := Config{
-		Kind: kind, Models: []string{"m", "o"}, Slots: rapid.IntRange(1, 4).Draw(rt, "slots"),
+		Kind:   rapid.SampledFrom([]Kind{LlamaCpp, Ollama, VLLM, OpenAI}).Draw(rt, "kind"),
+		Models: []string{"m", "o"}, Slots: pick(1, 4, "slots"),
 		Prefill: 500, Decode: 20, BatchSlowdown: rapid.Float64Range(0, 1).Draw(rt, "slowdown"),
-		Batch: 64, Context: 400, CacheTokens: rapid.IntRange(-1, 500).Draw(rt, "cache"),
-		Queue: rapid.IntRange(0, 3).Draw(rt, "queue"), Output: LogNormal(10, 1),
-		LoadTime:  time.Duration(rapid.IntRange(0, 2).Draw(rt, "load")) * sec,
-		KeepAlive: 10 * sec, Seed: rapid.Uint64().Draw(rt, "seed"),
-		Notice: time.Duration(rapid.IntRange(-1, 2).Draw(rt, "notice")) * 500 * time.Millisecond,
+		Batch: 64, Context: 400, CacheTokens: pick(-1, 500, "cache"),
+		Queue: pick(0, 3, "queue"), Output: LogNormal(10, 1),
+		LoadTime: time.Duration(pick(0, 2, "load")) * sec, KeepAlive: 10 * sec,
+		Notice: time.Duration(pick(-1, 2, "notice")) * 500 * time.Millisecond,
+		Seed:   rapid.Uint64().Draw(rt, "seed"),
 	}
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	start := now
-	e := New(cfg, nil, now)
-	open := map[*Work]bool{}
-	all := []*Work{}
-	over, most := 0, map[string]int{}
-	var trace strings.Builder
-	take := func() {
-		for _, ev := range e.Advance(now) {
-			id := 0
-			if ev.Work != nil {
-				id = ev.Work.ID
-			}
-			fmt.Fprintf(&trace, "%d %d %d %d\n", ev.At.Sub(start), ev.Kind, id, ev.Task)
-			if ev.Kind == Finished {
-				require.True(t, open[ev.Work], "work ends once")
-				delete(open, ev.Work)
-			}
-		}
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return &life{
+		rt: rt, t: t, e: New(cfg, nil, start), cfg: cfg, start: start, now: start,
+		open: map[*Work]bool{}, most: map[string]int{},
 	}
-	check := func() {
-		hand := map[string]int{}
-		for w := range open {
-			left := 0
-			for i := range w.Tasks {
-				if !w.Tasks[i].ended {
-					left++
-				}
-			}
-			hand[w.Model] += min(left, cfg.Slots)
-		}
-		st := e.Stats(now)
-		for name, s := range st.Models {
-			require.Equal(t, hand[name], s.InHand, "in hand of %s", name)
-			require.GreaterOrEqual(t, s.MaxInHand, most[name])
-			most[name] = s.MaxInHand
-		}
-		require.Equal(t, over, st.OverSlotsEvents)
-		busy := 0
-		for _, r := range e.runners {
-			used := 0
-			for _, s := range r.slots {
-				if s != nil {
-					used++
-					require.False(t, s.ended)
-				}
-			}
-			require.Equal(t, len(r.slots)-used, r.free)
-			require.False(t, r.state == resident && r.free > 0 && r.live > 0, "no slot idles while work waits")
-			require.LessOrEqual(t, r.cache.used, r.cache.capacity)
-			if !r.batchEnds.IsZero() {
-				busy++
-			}
-		}
-		require.Equal(t, busy, e.cfg.Device.computing)
-	}
-	for range rapid.IntRange(1, 60).Draw(rt, "steps") {
-		switch rapid.IntRange(0, 9).Draw(rt, "what") {
+}
+
+func (l *life) pick(low, high int, what string) int {
+	return rapid.IntRange(low, high).Draw(l.rt, what)
+}
+
+// live does random things and then lets all come to its end.
+func (l *life) live() string {
+	for range l.pick(1, 60, "steps") {
+		switch l.pick(0, 9, "what") {
 		case 0, 1, 2, 3:
-			req := Request{
-				Model: rapid.SampledFrom([]string{"m", "o"}).Draw(rt, "model"), Stream: rapid.Bool().Draw(rt, "stream"),
-				Copies: rapid.IntRange(0, 3).Draw(rt, "copies"), Max: rapid.IntRange(0, 30).Draw(rt, "max"),
-				NoOutput: rapid.IntRange(0, 5).Draw(rt, "embed") == 0,
-			}
-			if rapid.IntRange(0, 4).Draw(rt, "other context") == 0 {
-				req.Context = 300
-			}
-			for range rapid.IntRange(1, 2).Draw(rt, "prompts") {
-				h := uint64(rapid.IntRange(1, 3).Draw(rt, "prefix"))
-				req.Prompts = append(req.Prompts, []Part{{h, 100}, {h*10 + uint64(rapid.IntRange(0, 3).Draw(rt, "rest")), 50}})
-			}
-			before := e.Stats(now)
-			w, rej := e.Submit(now, req)
-			if rej == nil {
-				all, open[w] = append(all, w), true
-				if before.Models[w.Model].InHand+min(len(w.Tasks), cfg.Slots) > cfg.Slots {
-					over++
-				}
-			}
+			l.arrive()
 		case 4, 5:
-			if len(all) > 0 {
-				e.Leave(now, all[rapid.IntRange(0, len(all)-1).Draw(rt, "who")])
+			if len(l.all) > 0 {
+				l.e.Leave(l.now, l.all[l.pick(0, len(l.all)-1, "who")])
 			}
 		case 6:
-			f := Fault{
-				Kind: rapid.SampledFrom([]FaultKind{FaultNone, FaultNone, FaultHang, FaultHangAfterHeaders, FaultStall, FaultCut, FaultEmpty, FaultSlow, FaultCrash, FaultError, FaultBusy, FaultGarbage}).Draw(rt, "fault"),
-				For:  time.Duration(rapid.IntRange(1, 3000).Draw(rt, "for")) * time.Millisecond, AfterTokens: rapid.IntRange(0, 5).Draw(rt, "after"),
-				Rate: rapid.SampledFrom([]float64{0, 0.5}).Draw(rt, "rate"),
-			}
-			f, err := f.Check()
-			require.NoError(t, err)
-			e.SetFault(now, f)
+			l.fault()
 		default:
-			now = now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(rt, "ms")) * time.Millisecond)
+			l.now = l.now.Add(time.Duration(l.pick(0, 3000, "ms")) * time.Millisecond)
 		}
-		take()
-		check()
+		l.take()
+		l.check()
 	}
-	e.SetFault(now, Fault{Kind: FaultNone})
+	l.e.SetFault(l.now, Fault{Kind: FaultNone})
 	for range 1_000_000 {
-		take()
-		check()
-		at, ok := e.Next()
+		l.take()
+		l.check()
+		at, ok := l.e.Next()
 		if !ok {
 			break
 		}
-		now = at
+		l.now = at
 	}
-	take()
-	require.Empty(t, open, "everything ends")
-	return trace.String()
+	l.take()
+	require.Empty(l.t, l.open, "everything ends")
+	return l.trace.String()
+}
+
+func (l *life) arrive() {
+	req := Request{
+		Model:  rapid.SampledFrom([]string{"m", "o"}).Draw(l.rt, "model"),
+		Stream: rapid.Bool().Draw(l.rt, "stream"), Copies: l.pick(0, 3, "copies"), Max: l.pick(0, 30, "max"),
+		NoOutput: l.pick(0, 5, "embed") == 0, Context: []int{0, 0, 0, 300}[l.pick(0, 3, "context")],
+	}
+	for range l.pick(1, 2, "prompts") {
+		h := uint64(l.pick(1, 3, "prefix"))
+		req.Prompts = append(req.Prompts, []Part{{h, 100}, {h*10 + uint64(l.pick(0, 3, "rest")), 50}})
+	}
+	before := l.e.Stats(l.now)
+	w, rej := l.e.Submit(l.now, req)
+	if rej != nil {
+		return
+	}
+	l.all, l.open[w] = append(l.all, w), true
+	if before.Models[w.Model].InHand+min(len(w.Tasks), l.cfg.Slots) > l.cfg.Slots {
+		l.over++
+	}
+}
+
+func (l *life) fault() {
+	kinds := []FaultKind{
+		FaultNone, FaultNone, FaultHang, FaultHangAfterHeaders, FaultStall, FaultCut, FaultEmpty,
+		FaultSlow, FaultCrash, FaultError, FaultBusy, FaultGarbage,
+	}
+	f, err := Fault{
+		Kind: rapid.SampledFrom(kinds).Draw(l.rt, "fault"), For: time.Duration(l.pick(1, 3000, "for")) * time.Millisecond,
+		AfterTokens: l.pick(0, 5, "after"), Rate: float64(l.pick(0, 1, "rate")) / 2,
+	}.Check()
+	require.NoError(l.t, err)
+	l.e.SetFault(l.now, f)
+}
+
+// take books and writes down what has happened.
+func (l *life) take() {
+	for _, ev := range l.e.Advance(l.now) {
+		id := 0
+		if ev.Work != nil {
+			id = ev.Work.ID
+		}
+		fmt.Fprintf(&l.trace, "%d %d %d %d %s\n", ev.At.Sub(l.start), ev.Kind, id, ev.Task, ev.Fault)
+		if ev.Kind == Finished {
+			require.True(l.t, l.open[ev.Work], "work ends once")
+			delete(l.open, ev.Work)
+		}
+	}
+}
+
+// check compares the engine's counts (R1) with those made from outside, and
+// its slots, cache and device with each other.
+func (l *life) check() {
+	hand := map[string]int{}
+	for w := range l.open {
+		left := 0
+		for i := range w.Tasks {
+			if !w.Tasks[i].ended {
+				left++
+			}
+		}
+		hand[w.Model] += min(left, l.cfg.Slots)
+	}
+	st := l.e.Stats(l.now)
+	for name, s := range st.Models {
+		require.Equal(l.t, hand[name], s.InHand, "in hand of %s", name)
+		require.GreaterOrEqual(l.t, s.MaxInHand, l.most[name])
+		l.most[name] = s.MaxInHand
+	}
+	require.Equal(l.t, l.over, st.OverSlotsEvents)
+	batches := 0
+	for _, r := range l.e.runners {
+		used := 0
+		for _, s := range r.slots {
+			if s != nil {
+				used++
+				require.False(l.t, s.ended)
+			}
+		}
+		require.Equal(l.t, len(r.slots)-used, r.free)
+		require.False(l.t, r.state == resident && r.free > 0 && r.live > 0, "no slot idles while work waits")
+		require.LessOrEqual(l.t, r.cache.used, r.cache.capacity)
+		if !r.batchEnds.IsZero() {
+			batches++
+		}
+	}
+	require.Equal(l.t, batches, l.e.cfg.Device.computing)
 }
 
 func TestWhateverHappensTheBooksAreRight(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) { drive(rt, rt) })
+	rapid.Check(t, func(rt *rapid.T) { newLife(rt, rt).live() })
 }
 
 func TestOneSeedGivesOneTrace(t *testing.T) {
-	gen := rapid.Custom(func(rt *rapid.T) string { return drive(rt, t) })
+	gen := rapid.Custom(func(rt *rapid.T) string { return newLife(rt, t).live() })
 	for seed := range 20 {
 		require.Equal(t, gen.Example(seed), gen.Example(seed))
 	}
