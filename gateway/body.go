@@ -50,12 +50,12 @@ func (q *visit) body() (body []byte, free func(), err error) {
 func (q *visit) bodyFailed(err error) ending {
 	switch {
 	case q.g.wasCut():
-		return denied(q.g.stopping(time.Now()))
+		return endedBy(q.g.stopping(time.Now()))
 	case errors.Is(err, errBodySlow): // the server has ended the context for it
 	case errors.Is(err, errClientLeft), q.r.Context().Err() != nil:
 		return ending{outcome: admission.Cancelled, severed: true}
 	}
-	return denied(q.bodyDenial(err))
+	return endedBy(q.bodyDenial(err))
 }
 
 func (q *visit) bodyDenial(err error) *denial {

@@ -32,13 +32,17 @@ type visit struct {
 	size   int64     // of the body
 	flight flight
 
-	job      *job   // once there is one
 	begun    bool   // reading its body has begun
 	unread   bool   // refused before its body was read whole
 	key      *Key   // nil: anonymous
 	byHeader string // the class its headers ask for
 	class    string // the class it has, as far as known
 	patience patience
+
+	// Of an inference request.
+	ticket *admission.Ticket
+	job    *job // once its body has been read
+	end    ending
 }
 
 // ServeHTTP takes one request on. The order of its checks is that of their
@@ -107,19 +111,24 @@ func (q *visit) serveOther() {
 type ending struct {
 	outcome admission.Outcome
 	reason  admission.Reason
-	denial  *denial // the answer still to be sent; nil: it was sent
 	status  int
-	job     *job
-	model   string // as the client gave it
-	severed bool   // no proper end is possible: cut the connection
+	denial  *denial // the answer still to be sent; nil: it was sent
+	severed bool    // no proper end is possible: cut the connection
 }
 
-func denied(d *denial) ending {
+func endedBy(d *denial) ending {
 	return ending{outcome: outcomeOf(d.Reason), reason: d.Reason, denial: d}
 }
 
+// deniedBy makes a denial of the gateway's own the request's end.
+func (q *visit) deniedBy(d *denial) { q.end = endedBy(d) }
+
 // infer takes an inference request from its headers to its end. It opens the
 // books, and closes them exactly once whatever happens between (R13).
+//
+// Most requests spend most of their time waiting below guarded. What is on the
+// stack there is memory that every one of them holds, so the steps before and
+// after the wait are functions that have returned or are yet to be called.
 func (q *visit) infer(d *denial) {
 	if bad := q.credentials(); d == nil {
 		d = bad
@@ -127,18 +136,63 @@ func (q *visit) infer(d *denial) {
 	if bad := q.wishes(); d == nil {
 		d = bad
 	}
-	t := q.g.controller.Arrive(q.at, admission.Arrival{ID: q.id, Class: q.class, Key: q.keyName(), At: q.at})
+	if d == nil {
+		d = q.g.stopping(q.at)
+	}
+	q.ticket = q.g.controller.Arrive(q.at, admission.Arrival{ID: q.id, Class: q.class, Key: q.keyName(), At: q.at})
 	q.g.flights.begin(&q.flight)
-	e := q.guarded(func() ending {
-		if d == nil {
-			d = q.g.stopping(q.at)
-		}
-		if d != nil {
-			return denied(d)
-		}
-		return q.proceed(t)
-	})
-	decision := q.g.controller.End(time.Now(), t, e.outcome, e.reason)
+	q.guarded(d)
+	q.close()
+	if q.job != nil {
+		q.job.hangUp()
+	}
+	if q.end.severed {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// guarded goes the request's way. A panic on it is an ending like others.
+func (q *visit) guarded(d *denial) {
+	defer q.caught()
+	switch {
+	case d != nil:
+		q.deniedBy(d)
+	case !q.readable(), !q.admitted():
+	default:
+		q.ride()
+	}
+}
+
+// ride takes the accepted request through waiting, attempts and its answer.
+func (q *visit) ride() {
+	q.flight.onCut(q.job.cutShort)
+	q.end.outcome, q.end.reason = q.job.run()
+	q.end.status = q.job.record.Status
+}
+
+// caught turns a panic into an ending, so that the books stay true and the
+// client hears of it where it can.
+func (q *visit) caught() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	q.end = ending{outcome: admission.Failed, reason: reasonInternal, severed: true}
+	if p == http.ErrAbortHandler {
+		return
+	}
+	if q.job == nil || !q.job.headSent {
+		q.deniedBy(&denial{Refusal: admission.Refusal{Reason: reasonInternal}})
+	}
+	q.g.log().Error("a request made the gateway panic", "id", q.id, "path", q.ep.Path,
+		"panic", panicWord(p), "stack", string(debug.Stack()))
+}
+
+// close closes the books, sends the denial if the request ended in one, and
+// reports.
+func (q *visit) close() {
+	e := &q.end
+	decision := q.g.controller.End(time.Now(), q.ticket, e.outcome, e.reason)
 	if e.denial != nil {
 		e.status = q.deny(e.denial)
 		from := q.bodyAt
@@ -147,37 +201,16 @@ func (q *visit) infer(d *denial) {
 		}
 		q.g.observer.Refused(q.class, string(e.reason), time.Since(from))
 	}
-	q.g.observer.RequestEnded(q.record(e, decision))
-	if e.job != nil {
-		e.job.hangUp()
+	record := Record{
+		Time: q.at, ID: q.id, Method: q.r.Method, Path: q.r.URL.Path, Class: q.class, Key: q.keyName(),
+		Outcome: e.outcome, Reason: e.reason, Decision: decision, Took: time.Since(q.at), BytesIn: q.size,
 	}
-	if e.severed {
-		panic(http.ErrAbortHandler)
+	if j := q.job; j != nil {
+		j.release()
+		record.Model, record.travel = j.ask.Model, j.record
 	}
-}
-
-// guarded turns a panic below into an ending, so that the books stay true and
-// the client hears of it where it can.
-func (q *visit) guarded(way func() ending) (e ending) {
-	defer func() {
-		p := recover()
-		if p == nil {
-			return
-		}
-		e = ending{outcome: admission.Failed, reason: reasonInternal, severed: true}
-		if q.job != nil {
-			e.model = q.job.ask.Model
-		}
-		if p == http.ErrAbortHandler {
-			return
-		}
-		if q.job == nil || !q.job.headSent {
-			e.denial, e.severed = &denial{Refusal: admission.Refusal{Reason: reasonInternal}}, false
-		}
-		q.g.log().Error("a request made the gateway panic", "id", q.id, "path", q.ep.Path,
-			"panic", panicWord(p), "stack", string(debug.Stack()))
-	}()
-	return way()
+	record.Status = e.status
+	q.g.observer.RequestEnded(record)
 }
 
 // panicWord says what a panic was about. Only the runtime's own words are
@@ -189,50 +222,50 @@ func panicWord(p any) string {
 	return fmt.Sprintf("%T", p)
 }
 
-// proceed reads the body, asks for admission and goes the accepted request's way.
-func (q *visit) proceed(t *admission.Ticket) ending {
+// readable reads and parses the body. Where it is false, end says why.
+func (q *visit) readable() bool {
 	body, free, err := q.body()
 	if err != nil {
-		return q.bodyFailed(err)
+		q.end = q.bodyFailed(err)
+		return false
 	}
-	j := &job{
-		gw: q.g, w: q.w, r: q.r, ep: q.ep, body: body, freeBody: free,
-		ticket: t, id: q.id, key: q.keyName(), headersAt: q.at,
-	}
+	j := new(job)
+	j.gw, j.w, j.r, j.ep, j.ticket = q.g, q.w, q.r, q.ep, q.ticket
+	j.id, j.key, j.headersAt = q.id, q.keyName(), q.at
+	j.body, j.freeBody = body, free
 	q.job = j
-	defer j.release()
 	if j.ask, err = dialect.Parse(q.ep, body); err != nil {
-		return denied(unreadable(err))
+		q.deniedBy(unreadable(err))
+		return false
 	}
-	e := q.admitted(j)
-	e.model = j.ask.Model
-	return e
-}
-
-// admitted asks for admission and runs the job.
-func (q *visit) admitted(j *job) ending {
 	q.class = q.v.class(q.byHeader, j.ask.ServiceTier, q.key)
 	q.w.Header()["X-Switchyard-Class"] = []string{q.class}
 	j.class = q.class
-	ask, d := q.askFor(j)
-	if d != nil {
-		return denied(d)
+	return true
+}
+
+// admitted asks for admission. Where it is false, end says why: a refusal, or
+// that the request needed no slot.
+func (q *visit) admitted() bool {
+	ask, d := q.askFor(q.job)
+	switch {
+	case d != nil:
+		q.deniedBy(d)
+		return false
+	case q.job.ask.Unload:
+		q.unload(q.job, ask.Models)
+		return false
 	}
-	if j.ask.Unload {
-		return q.unload(j, ask.Models)
+	ref := q.g.controller.Admit(time.Now(), q.ticket, ask)
+	if ref == nil {
+		return true
 	}
-	if ref := q.g.controller.Admit(time.Now(), j.ticket, ask); ref != nil {
-		d := &denial{Refusal: *ref}
-		if d.Reason == admission.ReasonModelNotFound {
-			d = q.unknownModel(j.ask.Model)
-		}
-		return denied(d)
+	d = &denial{Refusal: *ref}
+	if d.Reason == admission.ReasonModelNotFound {
+		d = q.unknownModel(q.job.ask.Model)
 	}
-	q.flight.onCut(j.cutShort)
-	e := ending{job: j}
-	e.outcome, e.reason = j.run()
-	e.status = j.record.Status
-	return e
+	q.deniedBy(d)
+	return false
 }
 
 // askFor is what the controller is to know about the request.
@@ -362,19 +395,6 @@ func hashOf(key string, body []byte) uint64 {
 	d.Write([]byte{0})
 	d.Write(body)
 	return d.Sum64()
-}
-
-// record is the request's entry in the access log.
-func (q *visit) record(e ending, d admission.Decision) Record {
-	r := Record{
-		Time: q.at, ID: q.id, Method: q.r.Method, Path: q.r.URL.Path, Class: q.class, Key: q.keyName(), Model: e.model,
-		Outcome: e.outcome, Reason: e.reason, Decision: d, Took: time.Since(q.at), BytesIn: q.size,
-	}
-	if e.job != nil {
-		r.travel = e.job.record
-	}
-	r.Status = e.status
-	return r
 }
 
 // deny answers with the gateway's own word.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -410,4 +411,58 @@ func TestPanicsKeepTheBooksR13(t *testing.T) {
 	totals := d.settled()
 	require.EqualValues(t, 1, totals.Failed)
 	require.EqualValues(t, 1, totals.Completed)
+}
+
+// TestBooksBalanceAtAnyInstantR13: clients of every kind at once, and whoever
+// looks in between sees books that balance.
+func TestBooksBalanceAtAnyInstantR13(t *testing.T) {
+	two := openAI("a", "m")
+	two.slots = 2
+	d := newDesk(t, newTroupe(t, chatAct), func(s *Settings) { s.Limits.MaxBody = 4096 }, two)
+	kinds := []struct {
+		send   string
+		status int // 0: leaves without reading
+	}{
+		{request(chat, chatBody), 200},
+		{request(chat, "not JSON"), 400},
+		{request(chat, `{"model":"other"}`), 404},
+		{request(chat, strings.Repeat("x", 5000)), 413},
+		{request(chat, chatBody, "Content-Encoding: br"), 415},
+		{"GET " + chat + " HTTP/1.1\r\nHost: x\r\n\r\n", 405},
+		{request(chat, chatBody), 0},
+		{strings.TrimSuffix(request(chat, chatBody), chatBody) + "{", 0},
+	}
+	const each = 40
+	var clients sync.WaitGroup
+	for _, k := range kinds {
+		clients.Go(func() {
+			for range each {
+				c := d.dial()
+				io.WriteString(c, k.send)
+				if k.status != 0 {
+					method, _, _ := strings.Cut(k.send, " ")
+					require.Equal(t, k.status, d.read(bufio.NewReader(c), method).status)
+				}
+				c.Close()
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { clients.Wait(); close(done) }()
+	for looking := true; looking; {
+		select {
+		case <-done:
+			looking = false
+		case <-time.After(100 * time.Microsecond):
+		}
+		totals := d.ctl.Snapshot(time.Now()).Totals
+		require.True(t, totals.Balanced(), "%+v", totals)
+	}
+	require.True(t, soon(func() bool { return d.ctl.Snapshot(time.Now()).Totals.Arrived == int64(len(kinds)*each) }))
+	totals := d.settled()
+	require.EqualValues(t, 5*each, totals.Refused)
+	require.EqualValues(t, 3*each, totals.Completed+totals.Cancelled)
+	require.GreaterOrEqual(t, totals.Completed, int64(each))
+	require.GreaterOrEqual(t, totals.Cancelled, int64(each), "half a body and gone")
+	d.seen.record(t, len(kinds)*each)
 }

@@ -19,26 +19,29 @@ const unloadAnswer = 64 << 10
 // replica that has the model in memory, since the client knows of only one
 // server. It takes no slot: Ollama frees the memory when running work is done.
 // Where the model is nowhere resident one replica that has it may say so.
-func (q *visit) unload(j *job, names []string) ending {
+func (q *visit) unload(j *job, names []string) {
 	if d := q.g.stopping(time.Now()); d != nil {
-		return denied(d)
+		q.deniedBy(d)
+		return
 	}
 	forwardable(q.r.Header)
 	where := q.residents(names)
 	if len(where) == 0 {
 		name, model, d := q.helper(j.ask.Model)
 		if d != nil {
-			return denied(d)
+			q.deniedBy(d)
+			return
 		}
 		where = []resident{{name, model}}
 	}
 	best, name := q.unloadAll(j, where)
 	if best == nil {
-		return denied(deny(admission.ReasonUpstreamFailed, "no replica answered the unload"))
+		q.deniedBy(deny(admission.ReasonUpstreamFailed, "no replica answered the unload"))
+		return
 	}
 	q.relayHead(name, best.head)
 	q.w.Write(best.body) // a client that is gone needs no answer
-	return ending{outcome: outcomeOfAnswer(best.head.Status), status: best.head.Status}
+	q.end = ending{outcome: outcomeOfAnswer(best.head.Status), status: best.head.Status}
 }
 
 // resident is a model in a replica's memory.
