@@ -94,7 +94,7 @@ type content struct {
 	image bool
 }
 
-var errContent = errors.New("Expected 'content' to be a string or an array")
+var errContent = errors.New("expected 'content' to be a string or an array")
 
 func (c *content) UnmarshalJSON(b []byte) error {
 	switch b[0] {

@@ -101,22 +101,22 @@ func shapes(t *testing.T, body string) []string {
 	}
 	trimmed := strings.Trim(body, "\n")
 	if !strings.HasPrefix(trimmed, "data: ") && !strings.HasPrefix(trimmed, "event: ") {
-		for _, line := range strings.Split(trimmed, "\n") {
+		for line := range strings.SplitSeq(trimmed, "\n") {
 			add(decode(line))
 		}
 		return list
 	}
 	require.True(t, strings.HasSuffix(strings.TrimRight(body, "\n")+"\n\n", "\n\n"))
-	for _, event := range strings.Split(trimmed, "\n\n") {
-		var s string
-		for _, line := range strings.Split(event, "\n") {
+	for event := range strings.SplitSeq(trimmed, "\n\n") {
+		var s strings.Builder
+		for line := range strings.SplitSeq(event, "\n") {
 			if data, ok := strings.CutPrefix(line, "data: "); ok {
-				s += "data: " + decode(data)
+				s.WriteString("data: " + decode(data))
 			} else {
-				s += line + " "
+				s.WriteString(line + " ")
 			}
 		}
-		add(s)
+		add(s.String())
 	}
 	return list
 }
@@ -199,8 +199,8 @@ func TestStreamFraming(t *testing.T) {
 		s := start(t, Options{Engine: engine, Models: []string{"tiny"}, Decode: 1e5, Prefill: 1e6, OutputTokens: "fixed:5"})
 		_, body := send(t, s, "POST", "/v1/chat/completions", `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hi"}]}`)
 		require.True(t, strings.HasSuffix(body, "\n\ndata: [DONE]\n\n"), engine)
-		text := ""
-		for _, event := range strings.Split(strings.TrimSuffix(body, "data: [DONE]\n\n"), "\n\n") {
+		var text strings.Builder
+		for event := range strings.SplitSeq(strings.TrimSuffix(body, "data: [DONE]\n\n"), "\n\n") {
 			if event == "" {
 				continue
 			}
@@ -210,9 +210,9 @@ func TestStreamFraming(t *testing.T) {
 				}
 			}
 			require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(event, "data: ")), &v), event)
-			text += v.Choices[0].Delta.Content
+			text.WriteString(v.Choices[0].Delta.Content)
 		}
-		require.Regexp(t, `^[a-z]+( [a-z]+){4}$`, text, "five readable words")
+		require.Regexp(t, `^[a-z]+( [a-z]+){4}$`, text.String(), "five readable words")
 		_, again := send(t, s, "POST", "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"hi"}]}`)
 		require.Contains(t, again, `"finish_reason":"stop"`)
 	}

@@ -175,6 +175,4 @@ func quoted(b []byte, s string) []byte {
 	return append(b, q...)
 }
 
-func seconds(t time.Duration) float64 { return t.Seconds() }
-
 func millis(t time.Duration) float64 { return float64(t.Microseconds()) / 1000 }

@@ -30,15 +30,17 @@ func TestAnthropicMessages(t *testing.T) {
 		require.Equal(t, "max_tokens", v["stop_reason"])
 		_, b = send(t, s, "POST", "/v1/messages", body+`,"stream":true}`)
 		var kinds []string
-		for _, line := range strings.Split(b, "\n") {
+		for line := range strings.SplitSeq(b, "\n") {
 			if kind, ok := strings.CutPrefix(line, "event: "); ok {
 				kinds = append(kinds, kind)
 			} else if data, ok := strings.CutPrefix(line, "data: "); ok {
 				require.Equal(t, kinds[len(kinds)-1], decode(t, data)["type"])
 			}
 		}
-		require.Equal(t, []string{"message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_delta", "content_block_delta",
-			"content_block_stop", "message_delta", "message_stop"}, kinds)
+		require.Equal(t, []string{
+			"message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_delta", "content_block_delta",
+			"content_block_stop", "message_delta", "message_stop",
+		}, kinds)
 		resp, b := send(t, s, "POST", "/v1/messages", `{"model":"tiny","max_tokens":4}`)
 		require.Equal(t, 400, resp.StatusCode)
 		require.Contains(t, b, `"error"`)
@@ -60,7 +62,7 @@ func TestResponses(t *testing.T) {
 		require.Equal(t, 20, strings.Count(b, "event: response.output_text.delta"))
 		require.Contains(t, b, "event: response.completed\n")
 		n := 0
-		for _, line := range strings.Split(b, "\n") {
+		for line := range strings.SplitSeq(b, "\n") {
 			if data, ok := strings.CutPrefix(line, "data: "); ok {
 				require.EqualValues(t, n, decode(t, data)["sequence_number"])
 				n++

@@ -199,6 +199,8 @@ func (f *llamaCppFace) bodyProblem(body []byte, err error) problem {
 		read := body[:min(int(syntax.Offset), len(body))]
 		p.message = fmt.Sprintf("[json.exception.parse_error.101] parse error at line %d, column %d: syntax error while parsing value - invalid literal; last read: '%s'",
 			1+strings.Count(string(read), "\n"), len(read), read[max(0, len(read)-12):])
+	case errors.Is(err, errContent):
+		p.message = "Expected 'content' to be a string or an array"
 	case errors.As(err, &wrong) && wrong.Field == "messages":
 		p.message = "Expected 'messages' to be an array"
 	case errors.As(err, &wrong):

@@ -84,11 +84,12 @@ func askAs(t *testing.T, s *Server, x exchange, body string) asked {
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
-	head := x.method + " " + x.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+	var head strings.Builder
+	head.WriteString(x.method + " " + x.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n")
 	for _, h := range x.headers {
-		head += h + "\r\n"
+		head.WriteString(h + "\r\n")
 	}
-	_, err = io.WriteString(c, head+"Content-Length: "+itoa(len(body))+"\r\n\r\n"+body)
+	_, err = io.WriteString(c, head.String()+"Content-Length: "+itoa(len(body))+"\r\n\r\n"+body)
 	require.NoError(t, err)
 	req := &http.Request{Method: x.method}
 	resp, err := http.ReadResponse(bufio.NewReader(c), req)

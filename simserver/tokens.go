@@ -3,6 +3,7 @@ package simserver
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 )
 
 // tokenize cuts a text into the tokens that prompts are counted in: up to four
@@ -58,11 +59,11 @@ type tokenRequest struct {
 
 // template is a conversation as the text that the model would see.
 func template(messages []message) string {
-	s := ""
+	var s strings.Builder
 	for _, m := range messages {
-		s += "<|" + m.Role + "|>\n" + m.Content.text + "</s>\n"
+		s.WriteString("<|" + m.Role + "|>\n" + m.Content.text + "</s>\n")
 	}
-	return s + "<|assistant|>\n"
+	return s.String() + "<|assistant|>\n"
 }
 
 // count is the number of tokens in a conversation.

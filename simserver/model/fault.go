@@ -29,7 +29,10 @@ const (
 )
 
 // Fault is one fault with its parameters; those that its kind does not know
-// are ignored.
+// are ignored. A fault strikes requests as they arrive, and those it holds back
+// (hang, hang-after-headers, stall) go on when it is over. Stall and cut strike
+// what already runs, too, unless they have a rate; slow and cpu change the speed
+// of everything from the next batch on.
 type Fault struct {
 	Kind        FaultKind
 	For         time.Duration // 0: until it is replaced

@@ -192,8 +192,14 @@ func TestFaultScript(t *testing.T) {
 
 func TestFaultCheck(t *testing.T) {
 	for _, f := range []Fault{
-		{}, {Kind: "explode"}, {Kind: FaultError, Status: 200}, {Kind: FaultBusy, Status: 500},
-		{Kind: FaultSlow, Factor: -1, For: -1}, {Kind: FaultError, Rate: 2}, {Kind: FaultStall, AfterTokens: -1}, {Kind: FaultBusy, RetryAfter: -1},
+		{},
+		{Kind: "explode"},
+		{Kind: FaultError, Status: 200},
+		{Kind: FaultBusy, Status: 500},
+		{Kind: FaultSlow, Factor: -1, For: -1},
+		{Kind: FaultError, Rate: 2},
+		{Kind: FaultStall, AfterTokens: -1},
+		{Kind: FaultBusy, RetryAfter: -1},
 	} {
 		_, err := f.Check()
 		require.Error(t, err, "%+v", f)
