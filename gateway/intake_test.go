@@ -151,7 +151,7 @@ func TestErrorShapesR17(t *testing.T) {
 		require.Less(t, got.status, 500, path)
 		var body map[string]any
 		require.NoError(t, json.Unmarshal([]byte(got.body), &body), path)
-		for _, name := range strings.Fields(want) {
+		for name := range strings.FieldsSeq(want) {
 			outer, inner, nested := strings.Cut(name, ".")
 			require.Contains(t, body, outer, path)
 			if nested {
