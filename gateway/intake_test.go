@@ -466,3 +466,32 @@ func TestBooksBalanceAtAnyInstantR13(t *testing.T) {
 	require.GreaterOrEqual(t, totals.Cancelled, int64(each), "half a body and gone")
 	d.seen.record(t, len(kinds)*each)
 }
+
+// TestLargeBodiesPassUnchanged: their memory is used again and again, and never
+// while a replica may still be sent from it.
+func TestLargeBodiesPassUnchanged(t *testing.T) {
+	tr := newTroupe(t, chatAct)
+	d := newDesk(t, tr, nil, openAI("a", "m"))
+	var clients sync.WaitGroup
+	sent := map[string]bool{}
+	for i := range 16 {
+		size := 10_000 << (i % 8) // up to 1.3 MB
+		body := fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":%q}]}`, strings.Repeat(string(rune('a'+i)), size))
+		sent[body] = true
+		send := request(chat, body)
+		if i%2 == 1 {
+			half := len(body) / 2
+			send = fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n",
+				chat, half, body[:half], len(body)-half, body[half:])
+		}
+		clients.Go(func() {
+			require.Equal(t, 200, d.raw(send).status)
+		})
+	}
+	clients.Wait()
+	for _, k := range tr.calls() {
+		require.True(t, sent[k.body], "a body of %d bytes that nobody sent", len(k.body))
+		delete(sent, k.body)
+	}
+	require.Empty(t, sent)
+}
