@@ -148,6 +148,9 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 	if t.phase == waiting {
 		c.unqueue(now, t)
 	}
+	if a := t.current; a != nil { // its holder broke off without a word: a panic
+		c.finish(now, a, AttemptResult{Kind: ResultClientGone})
+	}
 	c.resolveSuspect(now, t)
 	c.arrivedIn(t)
 	c.setPhase(t, ended)

@@ -309,7 +309,7 @@ func (c *core) mayRetry(now time.Time, a *Assignment, r AttemptResult, v verdict
 	if t.tries >= c.cfg.Retry.MaxAttempts || c.cfg.Enabled && !now.Before(t.ask.Deadline) {
 		return false
 	}
-	if t.lane.pin != "" && !r.NothingSent {
+	if (t.ask.Once || t.lane.pin != "") && !r.NothingSent {
 		return false // a stored response belongs to one replica and may have been made
 	}
 	if !c.elsewhere(now, a, r) && !v.same {
@@ -428,7 +428,7 @@ func (c *core) overdue(a *Assignment) time.Duration {
 // mayMove reports whether another replica has room for a silent attempt.
 func (c *core) mayMove(now time.Time, a *Assignment) bool {
 	t := a.ticket
-	if t.tries >= c.cfg.Retry.MaxAttempts || c.stopping {
+	if t.ask.Once || t.tries >= c.cfg.Retry.MaxAttempts || c.stopping {
 		return false
 	}
 	l := t.lane

@@ -380,3 +380,23 @@ func TestR8AnEndedPromiseIsJudgedOnce(t *testing.T) {
 	w.c.End(w.now, ticket, Failed, ReasonUpstreamFailed)
 	require.Equal(t, Promises{Kept: 1}, w.snap().Promises)
 }
+
+func TestR17AStoredAnswerIsRetriedOnlyIfNothingWasSent(t *testing.T) {
+	for _, sent := range []bool{true, false} {
+		w := newWorld(t, testConfig(rep("a", 1), rep("b", 1)))
+		ask := w.ask()
+		ask.Once = true
+		ticket := w.accept(ask)
+		next := w.c.Finish(w.now, w.granted(ticket), AttemptResult{Kind: ResultConnect, NothingSent: !sent})
+		require.Equal(t, sent, next.Action == ActFail)
+	}
+}
+
+func TestR13AnEndWithoutAFinishGivesTheSlotBack(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	ticket := w.accept(w.ask())
+	w.granted(ticket)
+	w.c.End(w.now, ticket, Failed, "")
+	require.Equal(t, SlotState{Total: 1, Free: 1}, w.replica("a").Slots)
+	w.snap()
+}

@@ -70,6 +70,7 @@ type Ask struct {
 	Path     string   // request path, for eligibility and labels
 	Engines  []replica.Engine
 	Pin      string // only this replica (Responses API); empty: any
+	Once     bool   // the replica stores the answer: never sent again once anything was sent (R17)
 	Width    int    // slots needed, ≥ 1
 	Bytes    int64  // size of the body, counted against queue.max_bytes
 	BodyHash uint64 // over key and body: recognises the same request again
