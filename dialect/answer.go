@@ -74,7 +74,7 @@ func (u *Usage) add(o Usage) {
 
 // isError reports whether it is an error in any format.
 func (s *said) isError() bool {
-	return s.failed || string(s.typ) == "error" || string(s.class) == "error"
+	return s.failed || string(s.typ) == "error" || string(s.class) == "error" && !s.hasChoices
 }
 
 // broken reports whether a whole answer lacks what makes it one. Only what every

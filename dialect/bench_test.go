@@ -113,3 +113,80 @@ func TestParseAllocatesLittle(t *testing.T) {
 	})
 	require.LessOrEqual(t, n, 6.0)
 }
+
+// BenchmarkStreamEvent is the hot path: an event after the first content, pushed
+// as it was read, cut out and judged.
+func BenchmarkStreamEvent(b *testing.B) {
+	for _, bm := range []struct{ name, path, contentType, event string }{
+		{"llamacpp-chat", "/v1/chat/completions", sse, `data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":" listopada"}}],"created":1795992595,"id":"chatcmpl-Ci00Te7E674QzMXP0yG0Q6Pt76LJEGfo","model":"tiny","system_fingerprint":"b1-80fb11a","object":"chat.completion.chunk"}` + "\n\n"},
+		{"openai-chat", "/v1/chat/completions", sse, `data: {"id":"chatcmpl-934","object":"chat.completion.chunk","created":1795993809,"model":"tiny","system_fingerprint":"fp_ollama","choices":[{"index":0,"delta":{"role":"assistant","content":" jack"},"finish_reason":null}]}` + "\n\n"},
+		{"openai-chat-varying", "/v1/chat/completions", sse, `data: {"id":"chatcmpl-0000000000000000","object":"chat.completion.chunk","created":1700000000,"model":"fake","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}],"t":1234567}` + "\n\n"},
+		{"anthropic", "/v1/messages", sse, "event: content_block_delta\n" + `data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" jack"}}` + "\n\n"},
+		{"responses", "/v1/responses", sse, "event: response.output_text.delta\n" + `data: {"type":"response.output_text.delta","item_id":"msg_1","output_index":0,"content_index":0,"delta":" there!"}` + "\n\n"},
+		{"ollama", "/api/chat", ndjson, `{"model":"tiny","created_at":"2026-11-29T23:10:08.473692561Z","message":{"role":"assistant","content":" transaction"},"done":false}` + "\n"},
+		{"llamacpp-completion", "/completion", sse, `data: {"index":0,"content":" capable","tokens":[15390],"stop":false,"id_slot":-1,"tokens_predicted":3,"tokens_evaluated":5}` + "\n\n"},
+	} {
+		for _, parsed := range []bool{false, true} {
+			name := bm.name
+			if parsed {
+				name += "/parsed" // as before the first content, or with progress wanted
+			}
+			b.Run(name, func(b *testing.B) {
+				event, n := []byte(bm.event), 0
+				varying := strings.HasSuffix(bm.name, "varying")
+				s := stream(b, bm.path, bm.contentType, Ask{})
+				b.ReportAllocs()
+				for b.Loop() {
+					s.begun = s.begun && !parsed
+					if varying {
+						n++
+						event[len(event)-6] = '0' + byte(n%10)
+					}
+					s.Push(event)
+					if _, kind, ok := s.Next(); !ok || kind != EventContent {
+						b.Fatal(kind)
+					}
+					if _, _, ok := s.Next(); ok {
+						b.Fatal("one too many")
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkReadAnswer reads whole answers.
+func BenchmarkReadAnswer(b *testing.B) {
+	numbers := strings.Repeat("-0.0123456789,", 4096)
+	for _, bm := range []struct {
+		name, path string
+		body       []byte
+	}{
+		{"chat", "/v1/chat/completions", fixture(b, "llamacpp_chat.json")},
+		{"embeddings-1MiB", "/v1/embeddings", []byte(`{"data":[` + strings.Repeat(`{"embedding":[`+numbers+`0]},`, 19) + `{}],"usage":{"prompt_tokens":9}}`)},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			ep := at(b, bm.path)
+			b.SetBytes(int64(len(bm.body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if ReadAnswer(ep.Format, ep, bm.body).Broken {
+					b.Fatal("broken")
+				}
+			}
+		})
+	}
+}
+
+func TestEventsAfterTheFirstContentAllocateNothing(t *testing.T) {
+	event := []byte(`data: {"choices":[{"index":0,"delta":{"content":" jack"},"finish_reason":null}]}` + "\n\n")
+	s := stream(t, "/v1/chat/completions", sse, Ask{})
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		s.Push(event[:20])
+		s.Next()
+		s.Push(event[20:])
+		s.Next()
+		s.Next()
+	}))
+	require.Equal(t, 101, s.Tokens())
+}

@@ -13,7 +13,7 @@ import (
 func (s *Stream) ordinary(name, data []byte) bool {
 	switch s.format {
 	case OpenAI:
-		return !s.ask.ReturnProgress && ordinaryChunk(data)
+		return !s.ask.ReturnProgress && s.chunk.ordinary(data)
 	case Responses:
 		return bytes.HasSuffix(name, []byte(".delta"))
 	case Anthropic:
@@ -21,54 +21,9 @@ func (s *Stream) ordinary(name, data []byte) bool {
 	case Ollama:
 		return bytes.HasSuffix(data, []byte(`"done":false}`))
 	default:
-		return !s.ask.ReturnProgress && bytes.Contains(data, []byte(`"stop":false`))
+		i := bytes.Index(data, []byte(`stop":false`))
+		return !s.ask.ReturnProgress && i > 0 && data[i-1] == '"'
 	}
-}
-
-// ordinaryChunk looks at every name of an OpenAI chunk, at any depth, for one
-// that would make it more than content.
-func ordinaryChunk(data []byte) bool {
-	choices := false
-	for {
-		i := bytes.IndexByte(data, ':')
-		if i < 0 {
-			return choices
-		}
-		if i > 6 && data[i-1] == '"' {
-			switch name := data[:i-1]; name[len(name)-1] {
-			case 's':
-				choices = choices || bytes.HasSuffix(name, []byte(`"choices`))
-			case 'n':
-				if bytes.HasSuffix(name, []byte(`"finish_reason`)) && !isNull(data[i+1:]) {
-					return false
-				}
-			case 'e':
-				if bytes.HasSuffix(name, []byte(`"usage`)) && !isNull(data[i+1:]) {
-					return false
-				}
-			case 'r':
-				if bytes.HasSuffix(name, []byte(`"error`)) && !isNull(data[i+1:]) {
-					return false
-				}
-			}
-		} else if i > 0 && isSpace(data[i-1]) && endsName(data[:i]) {
-			return false // a name with space before its colon: leave it to the parser
-		}
-		data = data[i+1:]
-	}
-}
-
-// endsName reports whether a quote that may end a name is all but space away.
-func endsName(b []byte) bool {
-	b = bytes.TrimRight(b, " \t\r\n")
-	return len(b) > 1 && b[len(b)-1] == '"' && b[len(b)-2] != '\\'
-}
-
-func isNull(b []byte) bool {
-	for len(b) > 0 && isSpace(b[0]) {
-		b = b[1:]
-	}
-	return len(b) > 0 && b[0] == 'n'
 }
 
 // study parses an event.
@@ -106,7 +61,7 @@ func (s *Stream) study(name, data []byte) EventKind {
 	}
 	switch s.format {
 	case OpenAI:
-		return s.chunk(&e)
+		return s.openAI(&e)
 	case Responses:
 		return s.response(string(name), &e)
 	case Anthropic:
@@ -134,8 +89,8 @@ func (s *Stream) terminal(e *said) EventKind {
 	return EventTerminal
 }
 
-// chunk judges a chunk of OpenAI's chat or completions.
-func (s *Stream) chunk(e *said) EventKind {
+// openAI judges a chunk of OpenAI's chat or completions.
+func (s *Stream) openAI(e *said) EventKind {
 	for _, index := range e.finished {
 		s.finish(index)
 	}

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -102,10 +103,5 @@ func Lookup(path string) (*Endpoint, bool) {
 
 // Allows reports whether the endpoint takes the method.
 func (e *Endpoint) Allows(method string) bool {
-	for _, m := range e.Methods {
-		if m == method {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(e.Methods, method)
 }

@@ -31,6 +31,8 @@ type framer struct {
 	held    []byte // the start of an event that a piece's end has cut
 	out     bool   // held was handed out and is free to be reused
 	open    bool   // pieces of the present event have been handed out
+	lf      bool   // there is no CR in in: the usual case, with a short way
+	single  bool   // the last event was one line and its blank line, ended by LF
 
 	// Where the present SSE event stands after all that was scanned.
 	filled bool // the present line has characters
@@ -48,6 +50,7 @@ func (f *framer) push(p []byte) {
 		p = append(bytes.Clone(f.in), p...)
 	}
 	f.in = p
+	f.lf = bytes.IndexByte(p, '\r') < 0
 }
 
 // next hands out the next event, or a piece of one too long to keep (whole
@@ -120,6 +123,12 @@ func (f *framer) scan(p []byte) (n int, end bool) {
 }
 
 func (f *framer) scanSSE(p []byte) (n int, end bool) {
+	if f.single = false; f.lf && !f.cr && !f.filled && !f.inside {
+		if n := f.scanLF(p); n > 0 {
+			f.crlf = false
+			return n, true
+		}
+	}
 	for i := 0; i < len(p); {
 		if f.cr { // the LF of a CRLF belongs to the line before
 			f.cr = false
@@ -157,6 +166,25 @@ func (f *framer) scanSSE(p []byte) (n int, end bool) {
 		return i, f.close()
 	}
 	return len(p), false
+}
+
+// scanLF finds the end of an event that begins and ends in p, without CRs and
+// without a comment before it; 0 if there is no such thing.
+func (f *framer) scanLF(p []byte) int {
+	if len(p) == 0 || p[0] == ':' || p[0] == '\n' {
+		return 0
+	}
+	for i, lines := 0, 1; ; lines++ {
+		j := bytes.IndexByte(p[i:], '\n') + 1
+		i += j
+		if j == 0 || i == len(p) {
+			return 0
+		}
+		if p[i] == '\n' {
+			f.single = lines == 1
+			return i + 1
+		}
+	}
 }
 
 // close makes ready for the next event.

@@ -45,7 +45,8 @@ type Stream struct {
 	id       string
 	counts   counts
 
-	long *skeleton // of the present event, if it is too long to keep
+	long  *skeleton // of the present event, if it is too long to keep
+	chunk shape     // of the last ordinary one
 }
 
 // NewStream reads an answer with that Content-Type to a request for ep.
@@ -178,6 +179,9 @@ func (s *Stream) fields(event []byte) (name, data []byte) {
 	if s.framing != framingSSE {
 		return nil, bytes.TrimSpace(event)
 	}
+	if s.single && bytes.HasPrefix(event, []byte("data: ")) {
+		return nil, event[len("data: ") : len(event)-len("\n\n")]
+	}
 	rest := bytes.TrimPrefix(event, []byte("\xef\xbb\xbf")) // a BOM may begin the stream
 	for lines := 0; len(rest) > 0; {
 		var line []byte
@@ -188,10 +192,13 @@ func (s *Stream) fields(event []byte) (name, data []byte) {
 			if len(line) > 0 && line[0] == ' ' {
 				line = line[1:]
 			}
-			if lines++; lines == 1 {
+			switch lines++; lines {
+			case 1:
 				data = line
-			} else {
-				data = bytes.Join([][]byte{data, line}, []byte{'\n'})
+			case 2:
+				data = append(append(append(make([]byte, 0, len(event)), data...), '\n'), line...)
+			default:
+				data = append(append(data, '\n'), line...)
 			}
 		case bytes.HasPrefix(line, []byte("event:")):
 			name = bytes.TrimSpace(line[len("event:"):])
