@@ -20,14 +20,15 @@ func (e *Exchange) Abort(limit time.Duration, gone func(eof bool)) {
 	if gone == nil {
 		gone = func(bool) {}
 	}
-	if e.done || e.conn == nil {
-		idle := e.done || !e.over // without a connection: still to be sent again
+	if e.done || e.unsent() || e.over {
+		idle := e.done || e.unsent()
 		e.Close()
 		go gone(idle)
 		return
 	}
 	e.over = true
 	c := e.detach()
+	c.written()
 	go func() {
 		end := time.Now().Add(limit)
 		c.nc.SetReadDeadline(end) // a connection that is closed shows when read

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -72,7 +71,7 @@ func TestAbortGoServer(t *testing.T) {
 					io.WriteString(w, "data: last words\n\n")
 					returned <- time.Now()
 				})
-				e := start(t, c, post("{}"))
+				e := sent(t, c, post("{}"))
 				<-begun
 				if when == "in the stream" {
 					_, err := e.Head(in(patience))
@@ -109,7 +108,7 @@ func TestAbortSilentServer(t *testing.T) {
 	done := make(chan struct{})
 	s := newServer(t, func(_ int, p *peer) { <-done })
 	t.Cleanup(func() { close(done) })
-	e := start(t, s.client(t, Options{}), post("{}"))
+	e := sent(t, s.client(t, Options{}), post("{}"))
 	got := abort(t, e, 50*time.Millisecond)
 	require.False(t, got.eof)
 	require.GreaterOrEqual(t, got.took, 50*time.Millisecond)
@@ -166,11 +165,22 @@ func TestAbortOfAFinishedOne(t *testing.T) {
 	require.Equal(t, 1, idle(c))
 }
 
+// A request that was never written leaves nothing, either.
+func TestAbortOfAnUnsentOne(t *testing.T) {
+	got := make(chan bool, 1)
+	s := newServer(t, func(_ int, p *peer) { r, _ := p.request(); got <- r != nil })
+	e := start(t, s.client(t, Options{}), post("{}"))
+	e.Interrupt()
+	_, err := e.Head(in(patience))
+	require.Equal(t, ErrInterrupted, err)
+	require.True(t, abort(t, e, time.Minute).eof)
+	require.False(t, <-got)
+}
+
 // After Close nothing is known of the server any more.
 func TestAbortAfterClose(t *testing.T) {
 	s := newServer(t, func(_ int, p *peer) { p.rest() })
-	e, err := s.client(t, Options{}).Start(context.Background(), post("{}"), in(patience))
-	require.NoError(t, err)
+	e := sent(t, s.client(t, Options{}), post("{}"))
 	e.Close()
 	require.False(t, abort(t, e, time.Minute).eof)
 	e.Abort(0, nil)
@@ -181,7 +191,7 @@ func TestAbortOutlivesTheClient(t *testing.T) {
 	finish := make(chan struct{})
 	s := newServer(t, func(_ int, p *peer) { p.request(); <-finish })
 	c := s.client(t, Options{})
-	e := start(t, c, post("{}"))
+	e := sent(t, c, post("{}"))
 	gone := make(chan bool, 1)
 	e.Abort(time.Minute, func(eof bool) { gone <- eof })
 	c.Close()

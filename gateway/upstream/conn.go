@@ -39,11 +39,18 @@ type conn struct {
 	small  []byte
 	filled bool // the last read left no room: more is likely there
 
+	// out is a request that fits a buffer, outBuf, and goes out with the first
+	// wait for its answer; see ask.
+	out    []byte
+	outBuf *[bufSize]byte
+	begun  bool      // a part of out was written
+	broken bool      // the request could not be written to its end: no reuse
+	sentAt time.Time // when the request was written; kept only for a used connection
+
 	// The callbacks given to raw are made once, their results left in got.
-	onRead, onWrite func(fd uintptr) bool
-	onPeek          func(fd uintptr)
-	out             []byte
-	got             struct {
+	onRead func(fd uintptr) bool
+	onPeek func(fd uintptr)
+	got    struct {
 		n     int
 		again bool
 		err   error
@@ -69,7 +76,7 @@ func newConn(nc net.Conn) *conn {
 	if nc == net.Conn(c.tcp) {
 		c.raw = c.ctl
 	}
-	c.onRead, c.onWrite, c.onPeek = c.readReady, c.writeOnce, c.peek
+	c.onRead, c.onPeek = c.readReady, c.peek
 	return c
 }
 
@@ -108,6 +115,11 @@ func (c *conn) fill() error {
 }
 
 func (c *conn) readReady(fd uintptr) bool {
+	if c.out != nil {
+		if wait, done := c.ask(fd); wait || done {
+			return done
+		}
+	}
 	if c.b == nil {
 		c.borrow()
 	}
@@ -116,6 +128,58 @@ func (c *conn) readReady(fd uintptr) bool {
 		c.release()
 	}
 	return !c.got.again
+}
+
+// errStale: the server has closed the unused connection, or said something
+// nobody asked for. errUnfinished: the socket did not take the whole request.
+var (
+	errStale      = errors.New("the unused connection is no longer open")
+	errUnfinished = errors.New("the request is not wholly written")
+)
+
+// ask looks whether the connection is quiet and writes the request; then there
+// is to wait for the answer, or something is done (left in got), or neither:
+// bytes are there to be read.
+//
+// The usual order, write and then try to read, has a system call for nothing:
+// the answer is never there yet. Here the look does both its work and that of
+// telling a closed connection. Nothing can be missed by waiting without trying
+// to read first, because the runtime has begun to note what arrives before it
+// called (it forgets what came before), the look comes after that, and it saw
+// nothing.
+func (c *conn) ask(fd uintptr) (wait, done bool) {
+	said, quiet, _ := peekNow(fd)
+	if c.used && !c.begun {
+		if !quiet {
+			c.got.err = errStale
+			return false, true
+		}
+		c.sentAt = time.Now()
+	}
+	n, again, err := writeNow(fd, c.out)
+	switch {
+	case n == len(c.out):
+		c.written()
+		return quiet, false
+	case said > 0: // an answer before the request: it is worth more than our failure
+		c.written()
+		c.broken = true
+		return false, false
+	case err != nil && !again:
+		c.got.err = err
+		return false, true
+	}
+	c.begun = c.begun || n > 0
+	c.out, c.got.err = c.out[n:], errUnfinished
+	return false, true
+}
+
+// written gives the request's buffer back.
+func (c *conn) written() {
+	if c.outBuf != nil {
+		buffers.Put(c.outBuf)
+	}
+	c.out, c.outBuf, c.begun = nil, nil, false
 }
 
 func (c *conn) waitingBuffer() []byte {
@@ -188,36 +252,9 @@ func (c *conn) answering() bool {
 
 func (c *conn) peek(fd uintptr) { c.got.n, c.got.again, c.got.err = peekNow(fd) }
 
-func (c *conn) writeOnce(fd uintptr) bool {
-	c.got.n, c.got.again, c.got.err = writeNow(fd, c.out)
-	return true
-}
-
-// write sends head and then body. The usual request fits the socket's empty
-// send buffer: one attempt, with no deadline set and nobody watching ctx. Only
-// if it did not take everything is there something to wait for.
-func (c *conn) write(ctx context.Context, deadline time.Time, head, body []byte) (n int, err error) {
-	if c.raw != nil && len(body) == 0 {
-		c.out = head
-		err := c.raw.Write(c.onWrite)
-		c.out = nil
-		if err != nil {
-			return 0, err
-		}
-		n = c.got.n
-		if c.got.err != nil && !c.got.again {
-			return n, c.got.err
-		}
-		if n == len(head) {
-			return n, nil
-		}
-		head = head[n:]
-	}
-	m, err := c.writeWaiting(ctx, deadline, head, body)
-	return n + m, err
-}
-
-func (c *conn) writeWaiting(ctx context.Context, deadline time.Time, head, body []byte) (int, error) {
+// write sends head and then body, waiting where it must: until deadline, and no
+// longer than ctx.
+func (c *conn) write(ctx context.Context, deadline time.Time, head, body []byte) (int, error) {
 	bufs := net.Buffers{head}
 	if len(body) > 0 {
 		bufs = append(bufs, body)
@@ -255,5 +292,6 @@ func (c *conn) closeWrite() {
 
 func (c *conn) close() {
 	c.release()
+	c.written()
 	c.nc.Close()
 }

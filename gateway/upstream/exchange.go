@@ -20,13 +20,11 @@ type Exchange struct {
 	client *Client
 	method string
 	req    *Request // until the first byte of the answer: it may have to be sent again
-	sentAt time.Time
 	resent bool
-	broken bool // the request could not be written to its end: no reuse
 
 	scan    headScan
 	interim int
-	head    *head // the answer's, once it is there
+	head    head  // the answer's; while its status is below 200, not there yet
 	left    int64 // of a body of stated length
 	chunks  chunked
 	done    bool  // the body has been read to its end
@@ -46,28 +44,19 @@ type Exchange struct {
 	}
 }
 
-// Start connects, by an unused connection where there is one, and writes the
-// whole request; ctx and deadline (zero: none) bound just that.
+// Start gets the request on its way, over an unused connection where there is
+// one; ctx and deadline (zero: none) bound just that. A request that is small
+// enough never has to wait to be written: the first Head writes it, in one with
+// the wait for its answer.
 func (c *Client) Start(ctx context.Context, r *Request, deadline time.Time) (*Exchange, error) {
-	e := &Exchange{client: c, method: r.Method, req: r}
 	if err := r.check(); err != nil {
 		return nil, &Error{NothingSent, "making a request for", c.addr, err}
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, &Error{NothingSent, opConnect, c.addr, err}
+	e := &Exchange{client: c, method: r.Method, req: r}
+	if err := e.connect(ctx, deadline); err != nil {
+		return nil, err
 	}
-	for conn := c.pool.get(time.Now()); ; conn = nil {
-		err := e.send(ctx, deadline, conn)
-		if err == nil {
-			return e, nil
-		}
-		if conn == nil || !isReset(err.Err) {
-			return nil, err
-		}
-		// The server had closed the unused connection: it cannot have the
-		// whole request, and so has not begun with it.
-		e.resent = true
-	}
+	return e, nil
 }
 
 const (
@@ -77,45 +66,74 @@ const (
 	opBody    = "reading the answer of"
 )
 
-// send writes the request to conn, or to a new connection if that is nil.
-func (e *Exchange) send(ctx context.Context, deadline time.Time, conn *conn) *Error {
-	if conn == nil {
-		var err error
-		if conn, err = e.client.dial(ctx, deadline); err != nil {
+// connect gets hold of a connection and sends the request, or lays it ready.
+func (e *Exchange) connect(ctx context.Context, deadline time.Time) error {
+	for {
+		c, err := e.connection(ctx, deadline)
+		if err != nil {
 			return &Error{NothingSent, opConnect, e.client.addr, err}
 		}
-	}
-	n, err := e.write(ctx, deadline, conn)
-	// A server may answer, and close, before it has read the request: too large
-	// a body, say. Its answer is worth more than our broken pipe.
-	if err != nil && isReset(err) && conn.answering() {
-		e.broken, err = true, nil
-	}
-	if err != nil {
-		conn.close()
+		n, err := e.send(ctx, deadline, c)
+		if err == nil {
+			e.attach(c)
+			return nil
+		}
+		c.close()
+		switch {
+		case err == errStale:
+			continue
+		case c.used && isReset(err):
+			// The server had closed the unused connection: it cannot have the
+			// whole request, and so has not begun with it.
+			e.resent = true
+			continue
+		}
 		phase := Sent
 		if n == 0 {
 			phase = NothingSent
 		}
 		return &Error{phase, opSend, e.client.addr, err}
 	}
-	e.attach(conn)
-	if conn.used { // else the time is not asked for
-		e.sentAt = time.Now()
-	}
-	return nil
 }
 
-// write sends a request that fits one buffer in one piece.
-func (e *Exchange) write(ctx context.Context, deadline time.Time, conn *conn) (int, error) {
+// connection takes an unused one, or makes one. What is sent again is sent over
+// a new one.
+func (e *Exchange) connection(ctx context.Context, deadline time.Time) (*conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if !e.resent {
+		if c := e.client.pool.get(time.Now()); c != nil {
+			return c, nil
+		}
+	}
+	return e.client.dial(ctx, deadline)
+}
+
+// send lays a request that fits one buffer ready in c, and writes any other.
+func (e *Exchange) send(ctx context.Context, deadline time.Time, c *conn) (int, error) {
 	buf := buffers.Get().(*[bufSize]byte)
-	defer buffers.Put(buf)
 	head := e.req.appendHead(buf[:0], e.client)
 	body := e.req.Body
 	if len(head)+len(body) <= len(buf) {
 		head, body = append(head, body...), nil
+		if c.raw != nil {
+			c.out, c.outBuf = head, buf
+			return 0, nil
+		}
 	}
-	return conn.write(ctx, deadline, head, body)
+	defer buffers.Put(buf)
+	if c.used && !c.quiet() {
+		return 0, errStale
+	}
+	n, err := c.write(ctx, deadline, head, body)
+	c.sentAt = time.Now()
+	// A server may answer, and close, before it has read the request: too large
+	// a body, say. Its answer is worth more than our broken pipe.
+	if err != nil && isReset(err) && c.answering() {
+		c.broken, err = true, nil
+	}
+	return n, err
 }
 
 func (e *Exchange) attach(c *conn) {
@@ -141,7 +159,7 @@ func (e *Exchange) Resent() bool { return e.resent }
 // Head waits for the answer's head. If it returns os.ErrDeadlineExceeded the
 // exchange goes on as before and Head may be called again.
 func (e *Exchange) Head(deadline time.Time) (*Response, error) {
-	for e.head == nil {
+	for !e.answered() {
 		if e.err != nil {
 			return nil, e.err
 		}
@@ -152,6 +170,9 @@ func (e *Exchange) Head(deadline time.Time) (*Response, error) {
 	return &e.head.Response, nil
 }
 
+// answered says whether the answer's head is there.
+func (e *Exchange) answered() bool { return e.head.Status >= 200 }
+
 // advance goes one step towards the head: it connects again, parses what is
 // there, or waits for more.
 func (e *Exchange) advance(deadline time.Time) error {
@@ -159,7 +180,7 @@ func (e *Exchange) advance(deadline time.Time) error {
 		return e.fail(opHead, ErrClosed)
 	}
 	if e.conn == nil {
-		return e.resend(deadline)
+		return e.uninterrupted(deadline, e.connect)
 	}
 	if c := e.conn; c.r < c.w {
 		if ok, err := e.parse(c); ok || err != nil {
@@ -176,10 +197,17 @@ func (e *Exchange) advance(deadline time.Time) error {
 		return nil
 	case err == os.ErrDeadlineExceeded || err == ErrInterrupted:
 		return err
+	case err == errStale:
+		e.detach().close()
+		return nil
+	case err == errUnfinished:
+		return e.uninterrupted(deadline, e.finish)
 	case e.lostIdle(err):
 		e.resent = true
 		e.detach().close()
 		return nil
+	case e.conn.out != nil:
+		return e.fail(opSend, err)
 	}
 	return e.fail(opHead, cutShort(err))
 }
@@ -197,22 +225,22 @@ func (e *Exchange) advance(deadline time.Time) error {
 // is down goes unnoticed.
 func (e *Exchange) lostIdle(err error) bool {
 	return e.conn.used && e.req != nil && !e.resent &&
-		(errors.Is(err, io.EOF) || isReset(err)) && time.Since(e.sentAt) < atOnce
+		(errors.Is(err, io.EOF) || isReset(err)) && time.Since(e.conn.sentAt) < atOnce
 }
 
 func isReset(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// resend sends the request over a new connection. Interrupt cuts it short;
-// a deadline does too, and the next Head begins it anew.
-func (e *Exchange) resend(deadline time.Time) error {
+// uninterrupted does what may have to wait for something else than the answer.
+// Interrupt cuts it short; so does the deadline, and the next Head goes on.
+func (e *Exchange) uninterrupted(deadline time.Time, do func(context.Context, time.Time) error) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if !e.cancelWith(cancel) {
 		return ErrInterrupted
 	}
-	err := e.send(ctx, deadline, nil)
+	err := do(ctx, deadline)
 	if !e.cancelWith(nil) {
 		return ErrInterrupted // the connection, if there is one, is Abort's to end
 	}
@@ -224,6 +252,18 @@ func (e *Exchange) resend(deadline time.Time) error {
 	}
 	e.err = err
 	return err
+}
+
+// finish writes the rest of a request that the socket did not take whole.
+func (e *Exchange) finish(ctx context.Context, deadline time.Time) error {
+	c := e.conn
+	n, err := c.write(ctx, deadline, c.out, nil)
+	c.out, c.begun = c.out[n:], c.begun || n > 0
+	if err != nil {
+		return &Error{Sent, opSend, e.client.addr, err}
+	}
+	c.written()
+	return nil
 }
 
 // cancelWith tells Interrupt what to call; false: it has been already.
@@ -244,21 +284,20 @@ func (e *Exchange) parse(c *conn) (ok bool, err error) {
 	if n == 0 {
 		return false, nil
 	}
-	h, err := parseHead(c.b[c.r:c.r+n], e.scan.n, e.method)
-	if err != nil {
+	if err := e.head.parse(c.b[c.r:c.r+n], e.scan.n, e.method); err != nil {
+		e.head.Status = 0
 		return false, e.fail(opHead, err)
 	}
 	c.r += n
 	e.scan = headScan{}
-	if h.Status < 200 {
+	if !e.answered() {
 		if e.interim++; e.interim > maxInterim {
 			return false, e.fail(opHead, errTooManyInterim)
 		}
 		return true, nil
 	}
-	e.head = &h
-	e.left = h.ContentLength
-	e.done = h.framing == noBody || h.framing == byLength && e.left == 0
+	e.left = e.head.ContentLength
+	e.done = e.head.framing == noBody || e.head.framing == byLength && e.left == 0
 	return true, nil
 }
 
@@ -275,7 +314,7 @@ func (e *Exchange) Next(deadline time.Time) ([]byte, error) {
 			return nil, e.err
 		case e.over:
 			return nil, e.fail(opBody, ErrClosed)
-		case e.head == nil:
+		case !e.answered():
 			return nil, &Error{Sent, opBody, e.client.addr, errNoHead}
 		}
 		if c := e.conn; c.r < c.w {
@@ -321,12 +360,25 @@ func (e *Exchange) take(c *conn) (p []byte) {
 
 func (e *Exchange) fail(op string, err error) error {
 	phase := Answered
-	if e.req != nil {
+	switch {
+	case e.unsent():
+		phase = NothingSent
+	case e.req != nil:
 		phase = Sent
 	}
 	e.err = &Error{phase, op, e.client.addr, err}
 	return e.err
 }
+
+// unsent says whether the request still lies ready, or has lost its connection
+// before anything came of it.
+func (e *Exchange) unsent() bool {
+	return e.req != nil && !e.over && (e.conn == nil || e.conn.out != nil && !e.conn.begun)
+}
+
+// Done says whether the answer has been read to its end: the next Next gives
+// io.EOF at once.
+func (e *Exchange) Done() bool { return e.done }
 
 // Close ends the exchange. The connection is kept for another request if the
 // answer was read to its end and the server keeps it, too.
@@ -336,7 +388,7 @@ func (e *Exchange) Close() {
 	if c == nil {
 		return
 	}
-	keep := e.done && e.err == nil && !e.broken && e.head.reuse && c.r == c.w
+	keep := e.done && e.err == nil && !c.broken && e.head.reuse && c.r == c.w
 	if !keep {
 		c.close()
 		return

@@ -94,24 +94,28 @@ var (
 	errTooManyInterim = fmt.Errorf("more than %d interim answers (1xx)", maxInterim)
 )
 
-// parseHead parses a whole head of the given number of lines, blank line
-// included in b. It knows no leniency: a replica that frames its answers in a
-// way two readers could read differently is refused.
-func parseHead(b []byte, lines int, method string) (head, error) {
-	var h head
+// parse parses a whole head of the given number of lines, blank line included
+// in b. It knows no leniency: a replica that frames its answers in a way two
+// readers could read differently is refused.
+func (h *head) parse(b []byte, lines int, method string) error {
+	*h = head{}
 	text := string(b[:len(b)-2]) // the only copy: values are pieces of it
 	line, rest, _ := strings.Cut(text, "\r\n")
 	minor, err := h.parseStatus(line)
 	if err != nil {
-		return h, err
+		return err
 	}
+	var hop hopByHop
 	h.Header = make(http.Header, lines-1)
 	values := make([]string, 0, lines-1)
 	for rest != "" {
 		line, rest, _ = strings.Cut(rest, "\r\n")
 		name, value, err := parseLine(line)
 		if err != nil {
-			return h, err
+			return err
+		}
+		if hop.take(name, value) {
+			continue
 		}
 		if prev, ok := h.Header[name]; ok {
 			h.Header[name] = append(prev, value)
@@ -121,35 +125,70 @@ func parseHead(b []byte, lines int, method string) (head, error) {
 		n := len(values)
 		h.Header[name] = values[n-1 : n : n]
 	}
-	if err := h.frame(method, minor); err != nil {
-		return h, err
+	if err := h.frame(&hop, method, minor); err != nil {
+		return err
 	}
-	h.persist(minor)
-	h.dropHopByHop()
-	return h, nil
+	h.persist(&hop, minor)
+	hop.dropNamed(h.Header)
+	return nil
+}
+
+// hopByHop gathers the headers of the connection, lists joined.
+type hopByHop struct {
+	connection, keepAlive, coding string
+	coded                         bool
+}
+
+// take says whether the header is one of those.
+func (p *hopByHop) take(name, value string) bool {
+	switch name {
+	case "Connection":
+		p.connection = join(p.connection, value)
+	case "Keep-Alive":
+		p.keepAlive = join(p.keepAlive, value)
+	case "Transfer-Encoding":
+		p.coding, p.coded = join(p.coding, value), true
+	default:
+		return isHopByHop(name)
+	}
+	return true
+}
+
+// dropNamed drops what Connection names.
+func (p *hopByHop) dropNamed(header http.Header) {
+	for part := range strings.SplitSeq(p.connection, ",") {
+		switch name := canonical(strings.Trim(part, " \t")); name {
+		case "Content-Length", "Content-Type": // no server means these
+		default:
+			delete(header, name)
+		}
+	}
+}
+
+func join(list, more string) string {
+	if list == "" {
+		return more
+	}
+	return list + "," + more
 }
 
 func (h *head) parseStatus(line string) (minor byte, err error) {
-	bad := fmt.Errorf("malformed status line %q", line[:min(len(line), 64)])
-	if len(line) < len("HTTP/1.1 200") || line[8] != ' ' || len(line) > 12 && line[12] != ' ' {
-		return 0, bad
+	const shortest = len("HTTP/1.1 200")
+	ok := len(line) >= shortest && line[8] == ' ' && (len(line) == shortest || line[shortest] == ' ')
+	if ok {
+		minor = line[7]
+		ok = minor == '0' || minor == '1'
 	}
-	if minor = line[7]; minor != '0' && minor != '1' {
-		return 0, bad
+	if ok {
+		n, err := strconv.ParseUint(line[9:shortest], 10, 16) // three characters, no sign
+		h.Status = int(n)
+		ok = err == nil && 100 <= n && n <= 599
 	}
-	for _, c := range []byte(line[9:12]) {
-		if c < '0' || c > '9' {
-			return 0, bad
-		}
-		h.Status = h.Status*10 + int(c-'0')
+	for i := shortest; ok && i < len(line); i++ {
+		ok = valueChar(line[i])
 	}
-	if h.Status < 100 || h.Status > 599 {
-		return 0, bad
-	}
-	for i := 12; i < len(line); i++ {
-		if !valueChar(line[i]) {
-			return 0, bad
-		}
+	if !ok {
+		return 0, fmt.Errorf("malformed status line %q", line[:min(len(line), 64)])
 	}
 	return minor, nil
 }
@@ -174,27 +213,26 @@ func parseLine(line string) (name, value string, err error) {
 func valueChar(c byte) bool { return c >= ' ' && c != 0x7f || c == '\t' }
 
 // frame finds out how the body's end is known (RFC 9112, 6.3).
-func (h *head) frame(method string, minor byte) error {
+func (h *head) frame(hop *hopByHop, method string, minor byte) error {
 	length, err := contentLength(h.Header)
 	if err != nil {
 		return err
 	}
 	h.ContentLength = length
-	coding := h.Header["Transfer-Encoding"]
 	switch {
-	case len(coding) > 1 || len(coding) == 1 && !strings.EqualFold(coding[0], "chunked"):
-		return fmt.Errorf("Transfer-Encoding %q, only chunked is known", coding)
-	case len(coding) == 1 && length >= 0:
+	case hop.coded && !strings.EqualFold(hop.coding, "chunked"):
+		return fmt.Errorf("Transfer-Encoding %q, only chunked is known", hop.coding)
+	case hop.coded && length >= 0:
 		return errors.New("both Transfer-Encoding and Content-Length")
-	case len(coding) == 1 && minor == '0':
+	case hop.coded && minor == '0':
 		return errors.New("Transfer-Encoding in HTTP/1.0")
-	}
-	switch {
 	case h.Status == http.StatusSwitchingProtocols:
 		return errors.New("status 101, but no upgrade was asked for")
+	}
+	switch {
 	case method == http.MethodHead || h.Status < 200 || h.Status == 204 || h.Status == 304:
 		h.framing = noBody
-	case len(coding) == 1:
+	case hop.coded:
 		h.framing = byChunks
 	case length >= 0:
 		h.framing = byLength
@@ -230,46 +268,24 @@ func contentLength(header http.Header) (int64, error) {
 }
 
 // persist finds out whether, and for how long, the connection may be kept.
-func (h *head) persist(minor byte) {
-	conn := h.Header["Connection"]
-	h.reuse = h.framing != byClose && !names(conn, "close") &&
-		(minor == '1' || names(conn, "keep-alive"))
+func (h *head) persist(hop *hopByHop, minor byte) {
+	h.reuse = h.framing != byClose && !listed(hop.connection, "close") &&
+		(minor == '1' || listed(hop.connection, "keep-alive"))
 	h.idle = math.MaxInt64
-	for _, list := range h.Header["Keep-Alive"] {
-		for part := range strings.SplitSeq(list, ",") {
-			name, value, _ := strings.Cut(part, "=")
-			n, err := strconv.ParseUint(strings.Trim(value, " \t\""), 10, 31)
-			if err != nil {
-				continue
-			}
-			switch name = strings.Trim(name, " \t"); {
-			case strings.EqualFold(name, "timeout"):
-				// A second less than the server's: ours must end first.
-				if h.idle = (time.Duration(n) - 1) * time.Second; h.idle <= 0 {
-					h.reuse = false
-				}
-			case strings.EqualFold(name, "max") && n <= 1:
+	for part := range strings.SplitSeq(hop.keepAlive, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		n, err := strconv.ParseUint(strings.Trim(value, " \t\""), 10, 31)
+		if err != nil {
+			continue
+		}
+		switch name = strings.Trim(name, " \t"); {
+		case strings.EqualFold(name, "timeout"):
+			// A second less than the server's: ours must end first.
+			if h.idle = (time.Duration(n) - 1) * time.Second; h.idle <= 0 {
 				h.reuse = false
 			}
-		}
-	}
-}
-
-func (h *head) dropHopByHop() {
-	if conn, ok := h.Header["Connection"]; ok {
-		for _, list := range conn {
-			for part := range strings.SplitSeq(list, ",") {
-				switch name := canonical(strings.Trim(part, " \t")); name {
-				case "Content-Length", "Content-Type": // no server means these
-				default:
-					delete(h.Header, name)
-				}
-			}
-		}
-	}
-	for name := range h.Header {
-		if isHopByHop(name) {
-			delete(h.Header, name)
+		case strings.EqualFold(name, "max") && n <= 1:
+			h.reuse = false
 		}
 	}
 }

@@ -23,7 +23,9 @@ func parseText(text, method string) (head, error) {
 	if n == 0 {
 		return head{}, fmt.Errorf("unfinished")
 	}
-	return parseHead([]byte(text[:n]), s.n, method)
+	var h head
+	err = h.parse([]byte(text[:n]), s.n, method)
+	return h, err
 }
 
 func TestHeadIsRefused(t *testing.T) {
@@ -60,6 +62,7 @@ func TestHeadIsRefused(t *testing.T) {
 		"length and chunked":     {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "both"},
 		"gzip coding":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "only chunked"},
 		"identity coding":        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n\r\n", "only chunked"},
+		"empty coding":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding:\r\n\r\n", "only chunked"},
 		"chunked twice":          {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", "only chunked"},
 		"chunked in 1.0":         {"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.0"},
 		"unasked upgrade":        {"HTTP/1.1 101 Switching Protocols\r\n\r\n", "no upgrade"},
@@ -191,8 +194,8 @@ func FuzzResponse(f *testing.F) {
 		if n == 0 || err != nil {
 			return
 		}
-		h, err := parseHead(b[:n], s.n, method)
-		if err != nil || h.Status < 200 || strings.Contains(h.Header.Get("Content-Length"), ",") {
+		var h head
+		if h.parse(b[:n], s.n, method) != nil || h.Status < 200 || strings.Contains(h.Header.Get("Content-Length"), ",") {
 			return
 		}
 		if bytes.Contains(bytes.ToLower(b[:n]), []byte("content-length")) && bytes.Contains(b[:n], []byte(",")) {

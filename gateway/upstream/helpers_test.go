@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -123,6 +124,18 @@ func start(t testing.TB, c *Client, r *Request) *Exchange {
 	t.Helper()
 	e, err := c.Start(context.Background(), r, in(patience))
 	require.NoError(t, err)
+	return e
+}
+
+// sent starts an exchange and waits until its request is written.
+func sent(t testing.TB, c *Client, r *Request) *Exchange {
+	t.Helper()
+	e := start(t, c, r)
+	for e.unsent() {
+		if _, err := e.Head(in(5 * time.Millisecond)); err != nil {
+			require.Equal(t, os.ErrDeadlineExceeded, err)
+		}
+	}
 	return e
 }
 

@@ -7,8 +7,8 @@ import (
 
 // pool keeps a replica's unused connections. The one used last is taken first,
 // so that after a burst the others age out. One timer serves them all: nothing
-// waits on an unused connection, and whether the server has closed it is asked
-// when it is taken.
+// waits on an unused connection, and whether the server has closed it is looked
+// at when it is used.
 type pool struct {
 	idleTimeout time.Duration
 	max         int
@@ -22,14 +22,14 @@ type pool struct {
 	}
 }
 
-// get takes a connection that is fit for another request; nil: there is none.
+// get takes a connection that is not too old; nil: there is none.
 func (p *pool) get(now time.Time) *conn {
 	for {
 		c := p.pop()
 		if c == nil {
 			return nil
 		}
-		if now.Before(c.idleUntil) && c.quiet() {
+		if now.Before(c.idleUntil) {
 			return c
 		}
 		c.close()

@@ -55,7 +55,7 @@ func (r *Request) appendHead(b []byte, c *Client) []byte {
 	b = append(b, "\r\n"...)
 	named := r.Header["Connection"]
 	for name, values := range r.Header {
-		if !isToken(name) || isHopByHop(name) || isOurs(name) || r.replaces(name) || names(named, name) {
+		if !passes(name) || r.replaces(name) || isNamed(named, name) {
 			continue
 		}
 		for _, v := range values {
@@ -64,7 +64,7 @@ func (r *Request) appendHead(b []byte, c *Client) []byte {
 	}
 	for i := 0; i+1 < len(r.Extra); i += 2 {
 		name, v := r.Extra[i], r.Extra[i+1]
-		if v != "" && isToken(name) && !isHopByHop(name) && !isOurs(name) {
+		if v != "" && passes(name) {
 			b = appendHeader(b, name, v)
 		}
 	}
@@ -104,18 +104,21 @@ func (r *Request) replaces(name string) bool {
 	return false
 }
 
-// isOurs: headers that this client sets itself, or answers for.
-func isOurs(name string) bool {
-	switch textproto.CanonicalMIMEHeaderKey(name) {
-	case "Host", "Content-Length", "Expect":
-		return true
+// passes says whether a header may be sent as it is: not if this client sets or
+// answers for it itself.
+func passes(name string) bool {
+	if !isToken(name) {
+		return false
 	}
-	return false
+	switch name = textproto.CanonicalMIMEHeaderKey(name); name { // no copy if it is canonical
+	case "Host", "Content-Length", "Expect":
+		return false
+	}
+	return !isHopByHop(name)
 }
 
-// isHopByHop: headers that belong to one connection and must not pass.
+// isHopByHop: headers that belong to one connection. The name is canonical.
 func isHopByHop(name string) bool {
-	name = textproto.CanonicalMIMEHeaderKey(name) // no copy if it is canonical
 	switch name {
 	case "Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
 		return true
@@ -123,13 +126,21 @@ func isHopByHop(name string) bool {
 	return strings.HasPrefix(name, "Proxy-")
 }
 
-// names says whether one of the comma-separated lists holds the token.
-func names(lists []string, token string) bool {
-	for _, list := range lists {
-		for part := range strings.SplitSeq(list, ",") {
-			if strings.EqualFold(strings.Trim(part, " \t"), token) {
-				return true
-			}
+// isNamed says whether one of the Connection headers names the header.
+func isNamed(connection []string, name string) bool {
+	for _, list := range connection {
+		if listed(list, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// listed says whether the comma-separated list holds the token.
+func listed(list, token string) bool {
+	for part := range strings.SplitSeq(list, ",") {
+		if strings.EqualFold(strings.Trim(part, " \t"), token) {
+			return true
 		}
 	}
 	return false

@@ -204,10 +204,12 @@ func TestLostWhileUnusedIsSentAgain(t *testing.T) {
 // request, not the closing of an unused connection.
 func TestLostLateIsNotSentAgain(t *testing.T) {
 	var requests atomic.Int32
-	c := newServer(t, racer(func(p *peer) { p.request() }, &requests)).client(t, Options{})
+	die := make(chan struct{})
+	c := newServer(t, racer(func(p *peer) { p.request(); <-die }, &requests)).client(t, Options{})
 	whole(t, c, post("{}"))
-	e := start(t, c, post("{}"))
-	e.sentAt = e.sentAt.Add(-atOnce)
+	e := sent(t, c, post("{}"))
+	e.conn.sentAt = e.conn.sentAt.Add(-atOnce)
+	close(die)
 	_, err := e.Head(in(patience))
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	require.Equal(t, Sent, phaseOf(t, err))
@@ -266,19 +268,16 @@ func TestSentAgainOnlyOnce(t *testing.T) {
 
 // A server that is gone altogether: the failure is that nothing could be sent.
 func TestLostAndGone(t *testing.T) {
-	gone := make(chan struct{})
 	var s *server
 	s = newServer(t, func(_ int, p *peer) {
 		p.request()
 		p.say(okAnswer)
 		p.request()
 		s.l.Close()
-		close(gone)
 	})
 	c := s.client(t, Options{})
 	whole(t, c, post("{}"))
 	e := start(t, c, post("{}"))
-	<-gone
 	_, err := e.Head(in(patience))
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.Equal(t, NothingSent, phaseOf(t, err))
@@ -311,7 +310,7 @@ func TestWriteToAClosedConnectionIsRepeated(t *testing.T) {
 	conn := c.pool.pop()
 	conn.onPeek = func(uintptr) { conn.got.n, conn.got.again = 0, true } // it closes right after the look
 	c.pool.put(conn, math.MaxInt64)
-	e, err := c.Start(context.Background(), post("{}"), in(patience))
+	e, err := c.Start(context.Background(), post(string(make([]byte, bufSize))), in(patience))
 	require.NoError(t, err)
 	require.True(t, e.Resent())
 	_, err = e.Head(in(patience))

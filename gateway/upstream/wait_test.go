@@ -30,7 +30,7 @@ const chunkedHead = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 // even in the middle of a line.
 func TestDeadlineIsResumable(t *testing.T) {
 	c, words := told(t)
-	e := start(t, c, post("{}"))
+	e := sent(t, c, post("{}"))
 	defer e.Close()
 	_, err := e.Head(in(time.Millisecond))
 	require.Equal(t, os.ErrDeadlineExceeded, err)
@@ -55,7 +55,7 @@ func TestDeadlineIsResumable(t *testing.T) {
 // one is kept to; none at all waits without.
 func TestDeadlineMoves(t *testing.T) {
 	c, words := told(t)
-	e := start(t, c, post("{}"))
+	e := sent(t, c, post("{}"))
 	defer e.Close()
 	first := in(20 * time.Millisecond)
 	_, err := e.Head(first)
@@ -73,8 +73,10 @@ func TestDeadlineMoves(t *testing.T) {
 	require.Equal(t, os.ErrDeadlineExceeded, err)
 	require.Equal(t, soon, e.conn.armed)
 
-	go func() { words <- "1\r\na\r\n" }()
+	sent := make(chan struct{})
+	go func() { words <- "1\r\na\r\n"; close(sent) }()
 	p, err := e.Next(time.Time{})
+	<-sent
 	require.NoError(t, err)
 	require.Equal(t, "a", string(p))
 }
@@ -82,7 +84,7 @@ func TestDeadlineMoves(t *testing.T) {
 // A stream's deadline moves with each event; the timer is not touched.
 func TestDeadlineIsLeftWhereItIs(t *testing.T) {
 	c, words := told(t)
-	e := start(t, c, post("{}"))
+	e := sent(t, c, post("{}"))
 	defer e.Close()
 	words <- chunkedHead
 	armed := in(time.Minute)
@@ -101,7 +103,7 @@ func TestDeadlineIsLeftWhereItIs(t *testing.T) {
 // A silent exchange holds no buffer.
 func TestNoBufferWhileSilent(t *testing.T) {
 	c, words := told(t)
-	e := start(t, c, post("{}"))
+	e := sent(t, c, post("{}"))
 	defer e.Close()
 	_, err := e.Head(in(5 * time.Millisecond))
 	require.Equal(t, os.ErrDeadlineExceeded, err)
@@ -131,7 +133,7 @@ func TestInterrupt(t *testing.T) {
 		e.Close()
 	}
 	c, words := told(t)
-	e := start(t, c, post("{}"))
+	e := sent(t, c, post("{}"))
 	defer e.Close()
 	words <- chunkedHead
 	_, err := e.Head(in(patience))

@@ -1,0 +1,20 @@
+// The comparison of the upstream client with other clients is a module of its
+// own, so that what it is compared with is no dependency of the product.
+module switchyard/gateway/upstream/compare
+
+go 1.26.0
+
+require (
+	github.com/stretchr/testify v1.12.1
+	github.com/valyala/fasthttp v1.78.0
+	switchyard v0.0.0
+)
+
+require (
+	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/molecule-man/go-brrr v1.3.1 // indirect
+	github.com/valyala/bytebufferpool v1.0.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)
+
+replace switchyard => ../../..
