@@ -35,15 +35,19 @@ type attempt struct {
 	heard       time.Time // when bytes of the body came last
 	alive       time.Time // when they last said more than that the server is there
 	firstToken  time.Time
-	held        []byte  // what is held back
-	answer      *answer // an answer held back whole; nil: it was relayed or did not come
-	committed   bool    // a byte of this answer has gone to the client
-	whollyRead  bool    // the answer has ended
-	undelivered bool    // the client did not take what was last sent to it
-	broke       string  // after the commit: why the stream broke, a metric label
-	open        bool    // pieces of an event too large to hold back have gone out, but not its end
-	said        bool    // the replica itself has told the client of its failure, in the stream
+	held        *hold  // what is held back
+	answer      answer // an answer held back whole
+	answered    bool   // there is one: it was not relayed and did come
+	committed   bool   // a byte of this answer has gone to the client
+	whollyRead  bool   // the answer has ended
+	undelivered bool   // the client did not take what was last sent to it
+	broke       string // after the commit: why the stream broke, a metric label
+	open        bool   // pieces of an event too large to hold back have gone out, but not its end
+	said        bool   // the replica itself has told the client of its failure, in the stream
 	result      admission.AttemptResult
+
+	request upstream.Request
+	extra   [10]string // its own headers, name and value in turn
 }
 
 // awaited is what an attempt waits for, which decides how long.
@@ -64,15 +68,16 @@ const (
 // when the job is to wait for another grant.
 func (j *job) try(a *admission.Assignment) (outcome admission.Outcome, reason admission.Reason, over bool) {
 	at := &attempt{j: j, a: a, settings: j.settings}
+	defer at.drop()
 	result := at.run()
 	next := at.finish(result)
-	if result.Kind == admission.ResultStatus && at.answer != nil {
-		j.kept = at.answer
+	if result.Kind == admission.ResultStatus && at.answered {
+		kept := at.answer
+		j.kept = &kept
 	}
 	switch {
-	case result.Kind == admission.ResultOK && at.answer != nil:
-		outcome, reason = j.send(at.answer)
-		at.drop()
+	case result.Kind == admission.ResultOK && at.answered:
+		outcome, reason = j.send(&at.answer)
 	case result.Kind == admission.ResultOK:
 		outcome = admission.Completed
 	case result.Kind == admission.ResultSlowClient:
@@ -110,9 +115,9 @@ func (at *attempt) run() admission.AttemptResult {
 	if client == nil {
 		return admission.AttemptResult{Kind: admission.ResultConnect, NothingSent: true, Detail: "the replica is no longer configured"}
 	}
-	request := at.request()
-	ctx, cancel := j.sending(len(request.Body))
-	x, err := client.Start(ctx, request, at.tokenBy)
+	at.ask()
+	ctx, cancel := j.sending(len(at.request.Body))
+	x, err := client.Start(ctx, &at.request, at.tokenBy)
 	cancel()
 	if err != nil {
 		return at.notSent(err)
@@ -162,9 +167,9 @@ func (at *attempt) finish(result admission.AttemptResult) admission.Next {
 // width is how many slots the attempt fills there.
 func (at *attempt) width() int { return max(1, at.j.ask.Width) }
 
-// request is what goes to the replica: the client's own bytes but for an
-// alias's model.
-func (at *attempt) request() *upstream.Request {
+// ask makes the request that goes to the replica: the client's own bytes but
+// for an alias's model.
+func (at *attempt) ask() {
 	j := at.j
 	body := j.body
 	if m := at.a.Model; m != "" && m != j.ask.Model && j.ask.ModelStart >= 0 {
@@ -173,8 +178,7 @@ func (at *attempt) request() *upstream.Request {
 		}
 		body = j.renamed
 	}
-	extra := make([]string, 0, 10)
-	extra = append(extra, "Via", j.gw.viaHeader(j.r.Header), "X-Request-Id", j.id, "Accept-Encoding", "identity")
+	extra := append(at.extra[:0], "Via", j.gw.viaHeader(j.r.Header), "X-Request-Id", j.id, "Accept-Encoding", "identity")
 	if !j.deadline.IsZero() {
 		left := max(0, j.deadline.Sub(at.sentAt)).Round(time.Millisecond)
 		extra = append(extra, "X-Switchyard-Deadline", left.String())
@@ -182,12 +186,8 @@ func (at *attempt) request() *upstream.Request {
 	if key := j.gw.replicaAuth(at.a.Replica); key != "" {
 		extra = append(extra, "Authorization", "Bearer "+string(key))
 	}
-	return &upstream.Request{
-		Method: j.r.Method,
-		Target: j.r.URL.RequestURI(),
-		Header: j.r.Header,
-		Extra:  extra,
-		Body:   body,
+	at.request = upstream.Request{
+		Method: j.r.Method, Target: j.r.URL.RequestURI(), Header: j.r.Header, Extra: extra, Body: body,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"switchyard/admission"
 	"switchyard/dialect"
+	"switchyard/gateway/upstream"
 )
 
 // head is what goes out before the first byte of an answer.
@@ -173,6 +174,7 @@ func (at *attempt) unread(err error) admission.AttemptResult {
 // again from here on, and the request's body is not needed any more (R7).
 func (at *attempt) commit() {
 	at.committed = true
+	at.request = upstream.Request{}
 	at.j.release()
 }
 

@@ -51,7 +51,7 @@ func first(h http.Header, name string) string {
 // ended, so that one cut in the middle can still be had from another replica.
 // What is too big to hold is passed on as it comes.
 func (at *attempt) whole(resp *upstream.Response) admission.AttemptResult {
-	at.held = holding(resp.ContentLength, at.settings.RetryBuffer)
+	at.hold(resp.ContentLength)
 	for {
 		p, err := at.next()
 		if err == io.EOF {
@@ -62,23 +62,23 @@ func (at *attempt) whole(resp *upstream.Response) admission.AttemptResult {
 		}
 		at.alive = at.heard
 		at.flow()
-		at.held = append(at.held, p...)
-		if int64(len(at.held)) > at.settings.RetryBuffer {
+		if !at.keep(p) {
 			return at.through(resp)
 		}
 	}
 	result := admission.AttemptResult{Kind: admission.ResultOK, Status: resp.Status}
 	if readable(resp.Header) {
-		said := dialect.ReadAnswer(at.j.ep.Format, at.j.ep, at.held)
+		said := dialect.ReadAnswer(at.j.ep.Format, at.j.ep, at.held.b)
 		if said.Broken {
 			return admission.AttemptResult{Kind: admission.ResultEmpty, Status: resp.Status, Detail: "a success whose body is no answer"}
 		}
 		result.Usage = admission.Usage(said.Usage)
 		at.remember(said.ID)
-	} else if len(at.held) == 0 {
+	} else if len(at.held.b) == 0 {
 		return admission.AttemptResult{Kind: admission.ResultEmpty, Status: resp.Status, Detail: "a success with an empty body"}
 	}
-	at.answer = &answer{assignment: at.a, status: resp.Status, header: resp.Header, body: at.held}
+	at.answer = answer{assignment: at.a, status: resp.Status, header: resp.Header, body: at.held.b}
+	at.answered = true
 	return result
 }
 
@@ -101,7 +101,7 @@ func (at *attempt) through(resp *upstream.Response) admission.AttemptResult {
 	j := at.j
 	j.begin(head{assignment: at.a, status: resp.Status, header: resp.Header, length: resp.ContentLength})
 	at.commit()
-	err := j.write(at.heard, at.held)
+	err := j.write(at.heard, at.held.b)
 	at.drop()
 	for err == nil {
 		var p []byte
@@ -130,7 +130,8 @@ func (at *attempt) refused(resp *upstream.Response) admission.AttemptResult {
 	for {
 		p, err := at.next()
 		if err == io.EOF {
-			at.answer = &answer{assignment: at.a, status: resp.Status, header: resp.Header, body: body}
+			at.answer = answer{assignment: at.a, status: resp.Status, header: resp.Header, body: body}
+			at.answered = true
 			result.ContextTooLong = dialect.ContextTooLong(resp.Status, body)
 			return result
 		}
@@ -148,25 +149,34 @@ func (at *attempt) refused(resp *upstream.Response) admission.AttemptResult {
 	}
 }
 
-// holding is a buffer for an answer of the announced length, -1 for unknown.
-func holding(length, limit int64) []byte {
-	b := *holds.Get().(*[]byte)
-	if length > int64(cap(b)) && length <= limit {
-		b = slices.Grow(b[:0], int(length))
+// hold is a buffer for what is held back of an answer.
+type hold struct{ b []byte }
+
+var holds = sync.Pool{New: func() any { return &hold{make([]byte, 0, 4<<10)} }}
+
+// maxPooledHold is the size up to which buffers are used again; larger ones are
+// left to the garbage collector.
+const maxPooledHold = 256 << 10
+
+// hold takes a buffer for an answer of the announced length, -1 for unknown.
+func (at *attempt) hold(length int64) {
+	at.held = holds.Get().(*hold)
+	at.held.b = at.held.b[:0]
+	if length > 0 && length <= at.settings.RetryBuffer {
+		at.held.b = slices.Grow(at.held.b, int(length))
 	}
-	return b[:0]
 }
 
-// drop gives the buffer of what was held back to the next answer.
+// keep adds to what is held back; false: it is more than may be.
+func (at *attempt) keep(p []byte) bool {
+	at.held.b = append(at.held.b, p...)
+	return int64(len(at.held.b)) <= at.settings.RetryBuffer
+}
+
+// drop gives the buffer back.
 func (at *attempt) drop() {
-	if b := at.held; cap(b) > 0 && cap(b) <= maxPooledHold {
-		holds.Put(&b)
+	if at.held != nil && cap(at.held.b) <= maxPooledHold {
+		holds.Put(at.held)
 	}
 	at.held = nil
 }
-
-// holds are the buffers of answers held back; larger ones are left to the
-// garbage collector.
-var holds = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
-
-const maxPooledHold = 256 << 10

@@ -88,7 +88,10 @@ func (r *relay) take(event []byte, kind dialect.EventKind) bool {
 	}
 	if !r.committed {
 		if !r.commits(kind) {
-			r.held = append(r.held, event...)
+			if r.held == nil {
+				r.hold(-1)
+			}
+			r.keep(event)
 			return true
 		}
 		if !r.start() {
@@ -115,7 +118,7 @@ func (r *relay) commits(kind dialect.EventKind) bool {
 	case dialect.EventProgress:
 		return r.j.ask.ReturnProgress
 	}
-	return int64(len(r.held)) > r.settings.RetryBuffer
+	return r.held != nil && int64(len(r.held.b)) > r.settings.RetryBuffer
 }
 
 // start is the commit: status, headers and what was held back.
@@ -123,7 +126,10 @@ func (r *relay) start() bool {
 	r.j.begin(head{assignment: r.a, status: r.resp.Status, header: r.resp.Header, length: -1, stream: true})
 	r.commit()
 	r.remember(r.events.ID())
-	ok := r.put(r.held)
+	if r.held == nil {
+		return true
+	}
+	ok := r.put(r.held.b)
 	r.drop()
 	return ok
 }

@@ -10,9 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +38,8 @@ type rig struct {
 	engine  replica.Engine
 	noCheck bool // the test leaves zombies behind on purpose
 }
+
+var rigs atomic.Int64
 
 // rigging is what a test may want otherwise.
 type rigging struct {
@@ -65,6 +69,10 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 	for _, change := range changes {
 		change(&o)
 	}
+	if o.settings.Instance == "" {
+		o.settings.Instance = fmt.Sprintf("%d-%d", os.Getpid(), rigs.Add(1))
+	}
+	tr.via = o.settings.Instance
 	r := &rig{t: t, troupe: tr, engine: o.engine, seen: &witness{}}
 	cfg := admission.Config{
 		Classes: []admission.Class{{Name: "standard", Deadline: time.Minute}}, DefaultClass: "standard",
