@@ -45,6 +45,7 @@ type attempt struct {
 	open        bool   // pieces of an event too large to hold back have gone out, but not its end
 	said        bool   // the replica itself has told the client of its failure, in the stream
 	result      admission.AttemptResult
+	finished    bool // the controller knows the result
 
 	request upstream.Request
 	extra   [10]string // its own headers, name and value in turn
@@ -68,7 +69,7 @@ const (
 // when the job is to wait for another grant.
 func (j *job) try(a *admission.Assignment) (outcome admission.Outcome, reason admission.Reason, over bool) {
 	at := &attempt{j: j, a: a, settings: j.settings}
-	defer at.drop()
+	defer at.leave()
 	result := at.run()
 	next := at.finish(result)
 	if result.Kind == admission.ResultStatus && at.answered {
@@ -137,11 +138,21 @@ func (at *attempt) run() admission.AttemptResult {
 	return at.whole(resp)
 }
 
+// leave gives back what the attempt has borrowed: the buffer of what was held
+// back, and, should a fault have kept it from being finished, its slot.
+func (at *attempt) leave() {
+	if !at.finished {
+		at.finish(admission.AttemptResult{Kind: admission.ResultClientGone, Running: true, Detail: "a fault of the gateway"})
+	}
+	at.drop()
+}
+
 // finish gives the connection back and reports the result. A connection that
 // can serve again is back in its pool before the freed slot can be granted;
 // one whose replica may still be working is held as a zombie (R1).
 func (at *attempt) finish(result admission.AttemptResult) admission.Next {
 	j := at.j
+	at.finished = true
 	j.attach(nil)
 	result.Committed = at.committed
 	result.FirstTokenAt = at.firstToken
@@ -363,7 +374,7 @@ func (at *attempt) lost(err error) admission.AttemptResult {
 			at.broke = brokeMalformed
 		}
 	case typed && e.Phase != upstream.Answered:
-		result.Kind = admission.ResultConnect
+		result.Kind, result.NothingSent = admission.ResultConnect, e.Phase == upstream.NothingSent
 	}
 	return result
 }

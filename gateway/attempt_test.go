@@ -315,3 +315,21 @@ func TestTerminalWithoutContentR7(t *testing.T) {
 		})
 	}
 }
+
+// A fault of ours in the middle of an attempt costs no slot (R1) and no balance
+// (R13), and the client hears of it.
+func TestFaultsCostNoSlotR1(t *testing.T) {
+	f := faces[0]
+	tr := newTroupe(t, f.good(true))
+	r := newRig(t, tr, func(o *rigging) { o.faulty = true })
+	got := r.post(f.path, f.body(true))
+	require.Equal(t, 500, got.status)
+	require.Contains(t, got.body, `"error"`)
+	r.settle()
+	require.EqualValues(t, 1, r.totals().Failed)
+	require.Zero(t, r.failures())
+}
+
+type faulty struct{ *witness }
+
+func (faulty) FirstToken(string, string, time.Duration) { panic("a fault") }

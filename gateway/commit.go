@@ -23,7 +23,8 @@ type head struct {
 }
 
 // begin sends the status and the headers of a replica's answer, with ours
-// beside them. After a heartbeat it is too late for that.
+// beside them; id and class are among w's headers already. After a heartbeat it
+// is too late for that.
 func (j *job) begin(h head) {
 	if j.headSent {
 		return
@@ -42,12 +43,10 @@ func (j *job) begin(h head) {
 	} else if h.length >= 0 {
 		to["Content-Length"] = contentLength(h)
 	}
-	j.mark(to, "X-Request-Id", 0, j.id)
-	j.mark(to, "X-Switchyard-Class", 1, j.class)
-	j.mark(to, "X-Switchyard-Replica", 2, h.assignment.Replica)
-	j.mark(to, "X-Switchyard-Attempts", 3, strconv.Itoa(h.assignment.Attempt))
-	j.mark(to, "X-Switchyard-Queue-Ms", 4, strconv.FormatInt(h.assignment.Queued.Milliseconds(), 10))
-	j.mark(to, "X-Switchyard-Affinity", 5, "none")
+	j.mark(to, "X-Switchyard-Replica", 0, h.assignment.Replica)
+	j.mark(to, "X-Switchyard-Attempts", 1, strconv.Itoa(h.assignment.Attempt))
+	j.mark(to, "X-Switchyard-Queue-Ms", 2, strconv.FormatInt(h.assignment.Queued.Milliseconds(), 10))
+	j.mark(to, "X-Switchyard-Affinity", 3, "none")
 	j.sendHead(h.status)
 }
 

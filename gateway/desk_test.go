@@ -115,7 +115,7 @@ func (d *desk) open(tr *troupe) {
 		d.settled()
 		cancel()
 		wg.Wait()
-		d.gw.layToRest()
+		d.gw.Close()
 		for _, l := range d.gw.view.Load().links {
 			l.client.Close()
 		}

@@ -43,8 +43,6 @@ func (j *job) beat(now time.Time) error {
 		h["Content-Type"] = []string{"text/event-stream"}
 		h["Cache-Control"] = []string{"no-cache"}
 		h["X-Accel-Buffering"] = accelOff
-		j.mark(h, "X-Request-Id", 0, j.id)
-		j.mark(h, "X-Switchyard-Class", 1, j.class)
 		j.record.Stream = true
 		j.sendHead(http.StatusOK)
 	}

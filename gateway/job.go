@@ -42,7 +42,7 @@ type job struct {
 	kept     *answer   // the last answer of a replica that may have to be passed on
 	renamed  []byte    // body with the model's name that the replica knows
 	renameTo string
-	values   [6]string // backing of the header values we set
+	values   [4]string // backing of the header values we set
 
 	// under is what is under way at a replica, for cutShort.
 	under struct {
@@ -131,14 +131,7 @@ func (j *job) cancelled() (admission.Outcome, admission.Reason) {
 func (j *job) left() bool { return j.r.Context().Err() != nil }
 
 // wasCut reports whether the gateway's time to drain is over.
-func (j *job) wasCut() bool {
-	select {
-	case <-j.gw.cutting():
-		return true
-	default:
-		return false
-	}
-}
+func (j *job) wasCut() bool { return j.gw.wasCut() }
 
 // cutShort ends what is under way at a replica. It is called, on other
 // goroutines, when the client has left and when the time to drain is over.

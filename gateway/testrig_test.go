@@ -49,6 +49,7 @@ type rigging struct {
 	retry     admission.Retry
 	settings  Settings
 	breaker   breaker.Config
+	faulty    bool // the gateway panics at each first token
 	observing bool // do not turn requests away for their deadlines
 	facts     replica.Facts
 }
@@ -91,7 +92,11 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 		o.settings.Replicas = append(o.settings.Replicas, Replica{Name: name, URL: u})
 	}
 	r.ctl = admission.New(cfg, time.Now())
-	r.gw = New(o.settings, r.ctl, r.seen)
+	var observer Observer = r.seen
+	if o.faulty {
+		observer = faulty{r.seen}
+	}
+	r.gw = New(o.settings, r.ctl, observer)
 	r.start(o)
 	return r
 }
@@ -117,10 +122,7 @@ func (r *rig) start(o rigging) {
 		r.settle()
 		cancel()
 		wg.Wait()
-		r.gw.layToRest()
-		for _, name := range r.names {
-			r.gw.replicaClient(name).Close()
-		}
+		r.gw.Close()
 		r.troupe.wg.Wait()
 	})
 }

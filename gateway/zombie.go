@@ -226,10 +226,14 @@ func (z *zombies) clear(h *home) []*zombie {
 	return all
 }
 
-// layToRest gives up waiting for zombies: the gateway ends.
-func (g *Gateway) layToRest() {
+// Close ends what outlives requests, after Shutdown: no zombie is waited for any
+// more, and no connection to a replica is kept.
+func (g *Gateway) Close() {
 	for _, n := range g.zombies.close() {
 		g.controller.Released(time.Now(), n.a, true)
+	}
+	for _, l := range g.view.Load().links {
+		l.client.Close()
 	}
 }
 

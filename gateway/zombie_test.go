@@ -190,7 +190,7 @@ func TestZombiesAtTheEnd(t *testing.T) {
 		m := newMorgue(t, replica.EngineOpenAI)
 		m.leave(m.grant())
 		a := m.grant()
-		m.gw.layToRest()
+		m.gw.Close()
 		require.Zero(t, m.slots().Zombie)
 		z := &zombie{a: a, width: 1, since: time.Now()}
 		require.False(t, m.gw.zombies.add(z, func() {}))
