@@ -32,7 +32,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	}
 	f := c.chooseModel(now, t, models)
 	t.decision.ForecastS = f.firstToken().Seconds()
-	t.decision.Candidates = f.notes
+	t.decision.Candidates = c.notes(now, t, f.wait)
 	if f.wait > 0 {
 		if ref := c.queueFull(now, ask, f); ref != nil {
 			return ref
@@ -49,7 +49,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	t.class.flow.add(now, t.item.Work)
 	c.dispatch(now)
 	if t.phase == waiting {
-		c.due(t.item.Latest)
+		c.dueAfter(t.item.Latest)
 	}
 	return nil
 }
@@ -203,19 +203,23 @@ func (c *core) modelNotFound(ask Ask) *Refusal {
 // the lowest tiers that do; else the first candidate on all of them.
 func (c *core) chooseModel(now time.Time, t *Ticket, models []string) forecast {
 	var fallback forecast
+	var first lane
 	for i, m := range models {
-		l := lane{model: m, engines: joinEngines(t.ask.Engines), pin: t.ask.Pin}
+		t.lane = lane{model: m, engines: joinEngines(t.ask.Engines), pin: t.ask.Pin}
 		for _, tier := range c.tiers() {
-			l.tier = tier
-			f := c.forecast(now, t, l)
-			if i == 0 {
-				fallback, t.lane = f, l
-			}
+			t.lane.tier = tier
+			f := c.forecast(now, t)
 			if !f.none && (!f.known || f.total() <= t.ask.Deadline.Sub(now)) {
-				t.lane = l
 				return f
 			}
+			if i == 0 {
+				fallback, first = f, t.lane
+			}
 		}
+	}
+	if t.lane != first {
+		t.lane = first
+		c.weigh(now, t)
 	}
 	return fallback
 }

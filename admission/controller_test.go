@@ -104,8 +104,8 @@ func TestR4UrgentTrafficIsLeftOutOfAForecast(t *testing.T) {
 	require.Zero(t, w.c.mu.urgentLoad(w.now, &Ticket{class: w.c.mu.classes[0]}))
 	// Four slots with 8 slot-seconds ahead: 2 s for a class that has all four,
 	// 4 s where half of them will be taken.
-	require.Equal(t, 2*time.Second, fill(make([]time.Duration, 4), 8, 0))
-	require.Equal(t, 4*time.Second, fill(make([]time.Duration, 4), 8, 2))
+	require.Equal(t, 2*time.Second, fill(make([]float64, 4), 8, 0))
+	require.Equal(t, 4*time.Second, fill(make([]float64, 4), 8, 2))
 }
 
 func TestR5TurnedAwayWhenTheDeadlineCannotBeMetAnyMore(t *testing.T) {
@@ -164,7 +164,7 @@ func TestR1AWideRequestMovesOnWhenItsReplicaGoes(t *testing.T) {
 	wide.Width = 2
 	wt := w.accept(wide)
 	w.waits(wt)
-	bound := wt.bound.Config.Name
+	bound := wt.bound.rep.Config.Name
 	w.report(bound, replica.Facts{Gone: true, Err: "connection refused"})
 	require.Nil(t, wt.bound)
 	for _, a := range held {

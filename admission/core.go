@@ -10,16 +10,18 @@ import (
 // core is the pure part of the controller: one event in, state changed, no
 // clock, no lock, no I/O. Grants go to tickets' own channels, which have room.
 type core struct {
-	cfg    Config
-	began  time.Time
-	q      *queue.Queue[lane]
-	fleet  []*replica.Replica // in configuration order
-	byName map[string]*replica.Replica
-	gone   []*replica.Replica // removed by a reload, still holding slots
-	active map[*Assignment]struct{}
-	bound  map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
-	seq    uint64
-	turn   int // rotates ties between equal replicas
+	cfg     Config
+	began   time.Time
+	q       *queue.Queue[lane]
+	fleet   []*replica.Replica // in configuration order
+	byName  map[string]*replica.Replica
+	gone    []*replica.Replica // removed by a reload, still holding slots
+	routes  map[lane]*route
+	overlap map[[2]lane]bool
+	running map[*replica.Slots]*runs
+	bound   map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
+	seq     uint64
+	turn    int // rotates ties between equal replicas
 
 	totals  Totals
 	promise Promises
@@ -31,9 +33,10 @@ type core struct {
 	noted  map[*replica.Replica]noted
 	events []Event // not yet taken
 
-	tierList []int           // scratch of tiers
-	slotEnds []time.Duration // scratch of forecast
-	full     map[lane]bool   // scratch of dispatch
+	tierList   []int         // scratch of tiers
+	slotEnds   []float64     // scratch of forecast
+	usableList []*member     // scratch of usable
+	full       map[lane]bool // scratch of dispatch
 
 	stopping bool
 	stopAt   time.Time
@@ -55,7 +58,7 @@ type classBook struct {
 func (c *core) init(cfg Config, now time.Time) {
 	c.cfg, c.began = cfg, now
 	c.byName = map[string]*replica.Replica{}
-	c.active = map[*Assignment]struct{}{}
+	c.routes, c.overlap, c.running = map[lane]*route{}, map[[2]lane]bool{}, map[*replica.Slots]*runs{}
 	c.bound = map[*Ticket]struct{}{}
 	c.output = map[string]*outputMean{}
 	c.full = map[lane]bool{}
@@ -196,6 +199,14 @@ func (c *core) broken(t *Ticket) {
 func (c *core) due(when time.Time) {
 	if !when.IsZero() && (c.wanted.IsZero() || when.Before(c.wanted)) {
 		c.wanted = when
+	}
+}
+
+// dueAfter notes that something happens just past a last moment: at the moment
+// itself a request can still start.
+func (c *core) dueAfter(latest time.Time) {
+	if !latest.IsZero() {
+		c.due(latest.Add(1))
 	}
 }
 

@@ -1,61 +1,32 @@
 package admission
 
 import (
-	"math"
 	"time"
 
 	"switchyard/breaker"
 	"switchyard/replica"
 )
 
-// enqueue puts a promised request, or a retry at its old place, into the queue.
+// enqueue puts a promised request, or a retry at its old place, into the
+// queue. It has been weighed.
 func (c *core) enqueue(now time.Time, t *Ticket) {
 	t.since = now
-	t.expect = c.expectedOutput(t, t.lane.model)
 	it := &t.item
 	it.Class, it.Lane, it.Deadline, it.Value = t.class.index, t.lane, t.ask.Deadline, t
-	it.Bytes, it.Width, it.Work = t.ask.Bytes, t.ask.Width, c.work(now, t)
-	it.Latest = c.latest(now, t)
+	it.Bytes, it.Width, it.Work = t.ask.Bytes, t.ask.Width, t.work
+	it.Latest = c.latest(t)
 	c.setPhase(t, waiting)
 	c.q.Push(it)
-}
-
-// work estimates a request's slot-seconds as the mean over the replicas that
-// serve it.
-func (c *core) work(now time.Time, t *Ticket) float64 {
-	sum, n := 0.0, 0
-	for _, r := range c.fleet {
-		if r.Available(now) && c.servesNow(now, r, t.lane) {
-			e := c.estimate(r, t, t.lane.model)
-			sum += (e.prompt + e.rest).Seconds() * float64(min(max(1, t.ask.Width), r.Pool(t.lane.model).Total))
-			n++
-		}
-	}
-	if n == 0 {
-		return 0
-	}
-	return sum / float64(n)
 }
 
 // latest is the last moment at which a request can start and still meet its
 // deadline on the replica that is fastest for it; zero where deadlines do not
 // turn anyone away.
-func (c *core) latest(now time.Time, t *Ticket) time.Time {
+func (c *core) latest(t *Ticket) time.Time {
 	if !c.cfg.Enabled || c.cfg.Observe || t.ask.Deadline.IsZero() {
 		return time.Time{}
 	}
-	own := time.Duration(math.MaxInt64)
-	whole := t.ask.ClientDeadline && !t.ask.Stream
-	for _, r := range c.fleet {
-		if r.Available(now) && c.servesNow(now, r, t.lane) {
-			e := c.estimate(r, t, t.lane.model)
-			f := forecast{load: e.load, prompt: e.prompt, rest: e.rest, whole: whole}
-			own = min(own, f.own())
-		}
-	}
-	if own == math.MaxInt64 {
-		own = 0
-	}
+	own := t.own
 	if t.lane.tier < c.topTier() {
 		own += lastSlack // time to call the higher tier in
 	}
@@ -78,7 +49,7 @@ func (c *core) topTier() (top int) {
 // wide request that is next but finds too few free slots is bound to its
 // replica: nothing else is sent there until the debt is paid (R1).
 func (c *core) dispatch(now time.Time) {
-	if c.q.Len() == 0 || !c.anyFree(now) {
+	if c.q.Len() == 0 {
 		return
 	}
 	clear(c.full)
@@ -88,37 +59,21 @@ func (c *core) dispatch(now time.Time) {
 			return
 		}
 		t := it.Value.(*Ticket)
-		r := c.choose(now, t)
+		m := c.choose(now, t)
 		switch {
-		case r == nil:
+		case m == nil:
 			c.full[t.lane] = true
-		case r.FreeFor(now, t.lane.model) >= need(r, t):
+		case m.rep.FreeIn(now, m.pool) >= need(m.pool, t):
 			c.q.Remove(it)
-			c.assign(now, t, r)
+			c.assign(now, t, m)
 			c.stale()
 		default:
 			c.q.Remove(it)
-			t.bound = r
+			t.bound = m
 			c.bound[t] = struct{}{}
 			c.stale()
 		}
 	}
-}
-
-// anyFree is the quick answer to most events of a loaded gateway.
-func (c *core) anyFree(now time.Time) bool {
-	for _, r := range c.fleet {
-		if !r.Up || r.Draining {
-			continue
-		}
-		if r.PerModel() {
-			return true
-		}
-		if r.FreeFor(now, "") > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // laneFull reports whether no replica has a free slot for the lane. Answers
@@ -128,8 +83,8 @@ func (c *core) laneFull(now time.Time, l lane) bool {
 		return full
 	}
 	full := true
-	for _, r := range c.fleet {
-		if c.roomOn(now, r, l) {
+	for _, m := range c.usable(now, l) {
+		if c.roomOn(now, m) {
 			full = false
 			break
 		}
@@ -147,72 +102,48 @@ func (c *core) stale() {
 	}
 }
 
-// roomOn reports whether r could take one more of the lane now.
-func (c *core) roomOn(now time.Time, r *replica.Replica, l lane) bool {
-	return r.FreeFor(now, l.model) > 0 && c.servesNow(now, r, l) && !c.owes(r, l.model)
+// roomOn reports whether a usable replica could take one more now.
+func (c *core) roomOn(now time.Time, m *member) bool {
+	return m.rep.FreeIn(now, m.pool) > 0 && (len(c.bound) == 0 || !c.owes(m.pool))
 }
 
-// owes reports whether a wide request is bound to r's pool for model.
-func (c *core) owes(r *replica.Replica, model string) bool {
+// owes reports whether a wide request is bound to the pool.
+func (c *core) owes(p *replica.Slots) bool {
 	for t := range c.bound {
-		if t.bound == r && r.Pool(t.lane.model) == r.Pool(model) {
+		if t.bound.pool == p {
 			return true
 		}
 	}
 	return false
 }
 
-// need is the number of slots a request debits on r: its width, but never
+// need is the number of slots a request debits on a pool: its width, but never
 // more than there are. What exceeds them it owes: while it runs, nothing else
 // is sent there, since it holds them all.
-func need(r *replica.Replica, t *Ticket) int {
-	return max(1, min(t.ask.Width, r.Pool(t.lane.model).Total))
-}
-
-// servesNow is serves for the replicas that the lane means: not those tried
-// already (a retry goes elsewhere first, R7) nor those of a higher tier than it
-// needs, unless no other is available.
-func (c *core) servesNow(now time.Time, r *replica.Replica, l lane) bool {
-	if !c.serves(r, l) {
-		return false
-	}
-	meant := func(o *replica.Replica) bool {
-		return o.Config.Tier <= l.tier && (l.avoid == "" || !containsName(l.avoid, o.Config.Name))
-	}
-	if meant(r) {
-		return true
-	}
-	for _, o := range c.fleet {
-		if meant(o) && o.Available(now) && c.serves(o, l) {
-			return false
-		}
-	}
-	return true
-}
+func need(p *replica.Slots, t *Ticket) int { return max(1, min(t.ask.Width, p.Total)) }
 
 // choose picks the replica for the next request among those with room:
 //  1. the lowest tier that has room;
 //  2. replicas that lately rejected their own key or model go last;
 //  3. the smallest forecast of the first token;
 //  4. the least loaded, then in turn.
-func (c *core) choose(now time.Time, t *Ticket) *replica.Replica {
-	var best *replica.Replica
+func (c *core) choose(now time.Time, t *Ticket) *member {
+	var best *member
 	var bestRank rank
+	members := c.usable(now, t.lane)
 	c.turn++
-	n := len(c.fleet)
-	for i := range n {
-		r := c.fleet[(i+c.turn)%n]
-		if !c.roomOn(now, r, t.lane) {
+	for i := range members {
+		m := members[(i+c.turn)%len(members)]
+		if !c.roomOn(now, m) {
 			continue
 		}
-		e := c.estimate(r, t, t.lane.model)
-		p := r.Pool(t.lane.model)
+		e := c.estimate(m, t)
 		k := rank{
-			tier: r.Config.Tier, flagged: r.Flagged != "", own: e.load + e.prompt,
-			load: float64(p.Held()+p.Foreign) / float64(max(1, p.Total)),
+			tier: m.rep.Config.Tier, flagged: m.rep.Flagged != "", own: e.load + e.prompt,
+			load: float64(m.pool.Held()+m.pool.Foreign) / float64(max(1, m.pool.Total)),
 		}
 		if best == nil || k.before(bestRank) {
-			best, bestRank = r, k
+			best, bestRank = m, k
 		}
 	}
 	return best
@@ -239,17 +170,17 @@ func (k rank) before(o rank) bool {
 }
 
 // assign takes the slot and grants it.
-func (c *core) assign(now time.Time, t *Ticket, r *replica.Replica) {
-	p, w := r.Pool(t.lane.model), need(r, t)
+func (c *core) assign(now time.Time, t *Ticket, m *member) {
+	r, p, w := m.rep, m.pool, need(m.pool, t)
 	p.Take(now, w)
 	t.queued += now.Sub(t.since)
 	t.tries++
-	e := c.estimate(r, t, t.lane.model)
+	e := c.estimate(m, t)
 	a := &Assignment{
 		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
 		Attempt: t.tries, Queued: t.queued, ticket: t,
 		lease: lease{
-			rep: r, pool: p, width: w, begun: now, until: now.Add(e.own()), state: leaseBusy,
+			rep: r, pool: p, runs: m.runs, width: w, begun: now, until: now.Add(e.own()), state: leaseBusy,
 			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, p: r.Facts.Progress,
 		},
 	}
@@ -260,7 +191,7 @@ func (c *core) assign(now time.Time, t *Ticket, r *replica.Replica) {
 	a.FirstTokenTimeout = c.firstTokenTimeout(t, e, a.lease.cold)
 	a.MoveAfter = c.moveAfter(now, t, e)
 	t.current = a
-	c.active[a] = struct{}{}
+	m.runs.add(a)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
 	t.c <- Grant{Assignment: a}
@@ -305,16 +236,17 @@ func (c *core) moveAfter(now time.Time, t *Ticket, e estimate) time.Duration {
 // back into the queue that r can no longer serve.
 func (c *core) rebind(now time.Time, r *replica.Replica) {
 	for t := range c.bound {
-		if t.bound != r {
+		m := t.bound
+		if m.rep != r {
 			continue
 		}
 		switch {
 		case !r.Available(now) || !c.serves(r, t.lane):
 			c.unbind(t)
 			c.q.Push(&t.item)
-		case r.FreeFor(now, t.lane.model) >= need(r, t):
+		case r.FreeIn(now, m.pool) >= need(m.pool, t):
 			c.unbind(t)
-			c.assign(now, t, r)
+			c.assign(now, t, m)
 		}
 	}
 }
@@ -330,7 +262,8 @@ func (c *core) tick(now time.Time) time.Time {
 		t := it.Value.(*Ticket)
 		if top := c.topTier(); t.lane.tier < top {
 			t.lane.tier, it.Lane.tier = top, top
-			it.Latest = c.latest(now, t)
+			c.weigh(now, t)
+			it.Latest = c.latest(t)
 			c.q.Push(it)
 			continue
 		}
@@ -348,7 +281,7 @@ func (c *core) tick(now time.Time) time.Time {
 		c.due(at)
 	}
 	for t := range c.bound {
-		c.due(t.item.Latest)
+		c.dueAfter(t.item.Latest)
 	}
 	for _, r := range c.fleet {
 		c.note(now, r)
@@ -370,7 +303,7 @@ func (c *core) tick(now time.Time) time.Time {
 // no longer be met (R5).
 func (c *core) expire(now time.Time, t *Ticket) {
 	t.queued += now.Sub(t.since)
-	f := c.forecastQueued(now, t)
+	f := c.forecast(now, t)
 	ref := &Refusal{
 		Reason: ReasonDeadlineExpired, RetryAfter: retryAfter(f.total() - t.ask.Deadline.Sub(t.at)), PassOn: t.kept,
 		Message: "the deadline can no longer be met: other work took longer than forecast",

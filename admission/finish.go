@@ -81,7 +81,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	next.Result = v.label
 	c.changed(now, rep)
 	if t.phase == waiting {
-		c.due(t.item.Latest)
+		c.dueAfter(t.item.Latest)
 	}
 	return next
 }
@@ -90,7 +90,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 // still be working on it.
 func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 	l := &a.lease
-	delete(c.active, a)
+	l.runs.remove(a)
 	c.q.Meter().Stop(now, a.ticket.class.index, l.width)
 	if l.trial {
 		l.rep.Trials -= l.width
@@ -366,6 +366,7 @@ func (c *core) requeue(now time.Time, a *Assignment, r AttemptResult) {
 	} else {
 		t.avoiding(a.Replica)
 	}
+	c.weigh(now, t)
 	c.enqueue(now, t)
 }
 
@@ -435,7 +436,7 @@ func (c *core) mayMove(now time.Time, a *Assignment) bool {
 	l.avoid = ""
 	for _, r := range c.fleet {
 		if r != a.lease.rep && !containsName(t.lane.avoid, r.Config.Name) && r.Config.Tier <= a.lease.rep.Config.Tier &&
-			r.FreeFor(now, l.model) >= need(r, t) && c.serves(r, l) && !c.owes(r, l.model) {
+			c.serves(r, l) && r.FreeFor(now, l.model) >= need(r.Pool(l.model), t) && !c.owes(r.Pool(l.model)) {
 			return true
 		}
 	}

@@ -21,7 +21,9 @@ func (c *core) report(now time.Time, name string, f replica.Facts) {
 	if r == nil {
 		return
 	}
-	r.Observe(now, f)
+	if r.Observe(now, f) {
+		c.forgetRoutes()
+	}
 	c.changed(now, r)
 }
 
@@ -44,6 +46,7 @@ func (c *core) changed(now time.Time, r *replica.Replica) {
 func (c *core) reconfigure(now time.Time, cfg Config) {
 	c.remapClasses(now, cfg)
 	c.cfg = cfg
+	c.forgetRoutes()
 	old := c.byName
 	c.fleet, c.byName = nil, map[string]*replica.Replica{}
 	for _, rc := range cfg.Replicas {
@@ -56,7 +59,7 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 		if r.Config.Engine != rc.Engine {
 			r.Facts.Engine = rc.Engine
 		}
-		r.Config = rc
+		r.Reconfigure(rc)
 		r.Breaker.SetConfig(cfg.Breaker)
 		c.fleet = append(c.fleet, r)
 		c.byName[rc.Name] = r
@@ -109,7 +112,7 @@ func (c *core) drainReplica(now time.Time, name string, on bool) bool {
 func (c *core) stop(now time.Time, timeout time.Duration) {
 	c.stopping, c.stopAt = true, now.Add(timeout)
 	for _, t := range c.waiters() {
-		f := c.forecastQueued(now, t)
+		f := c.forecast(now, t)
 		if f.known && f.wait > timeout || f.none {
 			c.turnAway(now, t, c.drainingRefusal(now))
 		}

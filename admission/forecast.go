@@ -1,10 +1,9 @@
 package admission
 
 import (
+	"math"
 	"slices"
 	"time"
-
-	"switchyard/replica"
 )
 
 // forecast predicts one request's way on the best replica that serves its
@@ -22,7 +21,6 @@ type forecast struct {
 	known bool // something has been learned; a forecast that knows nothing accepts
 	none  bool // no available replica serves the lane
 	whole bool // the deadline bounds the whole answer
-	notes []CandidateNote
 }
 
 // own is what the request takes on an idle fleet.
@@ -50,26 +48,22 @@ type estimate struct {
 
 func (e *estimate) own() time.Duration { return e.load + e.prompt + e.rest }
 
-// estimate predicts the cost of a request on r, without waiting.
-func (c *core) estimate(r *replica.Replica, t *Ticket, model string) estimate {
-	sp := r.Speed(model)
+// estimate predicts the cost of a request on a replica, without waiting.
+func (c *core) estimate(m *member, t *Ticket) estimate {
 	var e estimate
-	p, knowP := sp.FirstToken(t.ask.PromptTokens)
-	s, knowS := sp.Service(t.ask.PromptTokens, t.expect)
+	p, knowP := m.speed.FirstToken(t.ask.PromptTokens)
+	s, knowS := m.speed.Service(t.ask.PromptTokens, t.expect)
 	e.known = knowP || knowS
 	switch {
 	case knowP && knowS:
 		e.prompt, e.rest = min(p, s), max(0, s-p)
 	case knowP:
 		e.prompt = p
-	case t.ask.Stream:
-		e.prompt = 0 // a whole answer's time says nothing of its first token
-		e.rest = s
 	default:
-		e.rest = s
+		e.rest = s // a whole answer's time says nothing of its first token
 	}
-	if r.Cold(model) {
-		d, known := sp.Load()
+	if m.rep.Cold(t.lane.model) {
+		d, known := m.speed.Load()
 		if !known {
 			d = defaultLoad
 		}
@@ -78,95 +72,91 @@ func (c *core) estimate(r *replica.Replica, t *Ticket, model string) estimate {
 	return e
 }
 
-// forecast predicts a request's way in lane l. Requests that would go before
-// it and what runs are counted as work in slot-seconds, and shared among the
-// slots that it can use.
-func (c *core) forecast(now time.Time, t *Ticket, l lane) forecast {
-	f := forecast{whole: t.ask.ClientDeadline && !t.ask.Stream, none: true}
-	t.expect = c.expectedOutput(t, l.model)
-	var best estimate
-	var free bool
-	slots := c.slotEnds[:0]
-	for _, r := range c.fleet {
-		if !r.Available(now) || !c.servesNow(now, r, l) {
-			continue
-		}
-		e := c.estimate(r, t, l.model)
-		if len(f.notes) < maxCandidates {
-			f.notes = append(f.notes, CandidateNote{Replica: r.Config.Name, ForecastS: (e.load + e.prompt).Seconds()})
-		}
-		if f.none || e.own() < best.own() {
+// weigh sets what depends on the request alone: its own time and its work.
+func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member) {
+	t.expect = c.expectedOutput(t, t.lane.model)
+	whole := t.ask.ClientDeadline && !t.ask.Stream
+	members = c.usable(now, t.lane)
+	t.own, t.work = 0, 0
+	for i, m := range members {
+		e := c.estimate(m, t)
+		if i == 0 || e.own() < best.own() {
 			best = e
 		}
-		f.none = false
-		n := r.FreeFor(now, l.model)
-		free = free || n >= min(max(1, t.ask.Width), r.Pool(l.model).Total)
-		for range n {
-			slots = append(slots, 0)
+		f := forecast{load: e.load, prompt: e.prompt, rest: e.rest, whole: whole}
+		if own := f.own(); i == 0 || own < t.own {
+			t.own = own
 		}
-		if hold := r.HoldUntil.Sub(now); n == 0 && hold > 0 {
-			for range r.Pool(l.model).Free() {
-				slots = append(slots, hold)
-			}
-		}
+		t.work += (e.prompt + e.rest).Seconds() * float64(need(m.pool, t)) / float64(len(members))
 	}
-	f.load, f.prompt, f.rest, f.known = best.load, best.prompt, best.rest, best.known
+	return best, members
+}
+
+// forecast predicts a request's way in its lane. Requests that would go before
+// it and what runs are counted as work in slot-seconds, and shared among the
+// slots that it can use.
+func (c *core) forecast(now time.Time, t *Ticket) forecast {
+	best, members := c.weigh(now, t)
+	f := forecast{
+		load: best.load, prompt: best.prompt, rest: best.rest, known: best.known,
+		whole: t.ask.ClientDeadline && !t.ask.Stream, none: len(members) == 0,
+	}
 	if f.none {
 		return f
 	}
-	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(now, o, l) })
+	slots, free := c.slotTimes(now, t, members)
+	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, t.lane) })
 	if free && ahead == 0 {
 		return f
 	}
-	slots = c.appendRunning(now, slots, l)
 	f.wait = fill(slots, work, c.urgentLoad(now, t))
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 {
 		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share))
 	}
-	for i := range f.notes {
-		f.notes[i].ForecastS += f.wait.Seconds()
-	}
-	c.slotEnds = slots
 	return f
 }
 
-// compete reports whether requests of lane o could take slots that requests of
-// lane l could take.
-func (c *core) compete(now time.Time, o, l lane) bool {
-	if o == l {
-		return true
+// notes lists the replicas that a forecast considered, for the record.
+func (c *core) notes(now time.Time, t *Ticket, wait time.Duration) []CandidateNote {
+	members := c.usable(now, t.lane)
+	out := make([]CandidateNote, 0, min(len(members), maxCandidates))
+	for _, m := range members[:cap(out)] {
+		e := c.estimate(m, t)
+		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds()})
 	}
-	for _, r := range c.fleet {
-		if c.servesNow(now, r, o) && c.servesNow(now, r, l) && r.Pool(o.model) == r.Pool(l.model) {
-			return true
-		}
-	}
-	return false
+	return out
 }
 
-// appendRunning adds, for each slot of l's replicas that an attempt holds, how
-// long it will be held still.
-func (c *core) appendRunning(now time.Time, slots []time.Duration, l lane) []time.Duration {
-	for a := range c.active {
-		if !c.servesNow(now, a.lease.rep, l) || a.lease.pool != a.lease.rep.Pool(l.model) {
-			continue
+// slotTimes gives, for each slot of the members, the seconds until it is free,
+// and whether one of them has room for the request now.
+func (c *core) slotTimes(now time.Time, t *Ticket, members []*member) (slots []float64, free bool) {
+	slots = c.slotEnds[:0]
+	for _, m := range members {
+		n := m.rep.FreeIn(now, m.pool)
+		free = free || n >= need(m.pool, t)
+		for range n {
+			slots = append(slots, 0)
 		}
-		left := c.remaining(now, a)
-		for range a.lease.width {
-			slots = append(slots, left)
+		if hold := m.rep.HoldUntil.Sub(now); n == 0 && hold > 0 {
+			for range m.pool.Free() {
+				slots = append(slots, hold.Seconds())
+			}
+		}
+		for _, a := range m.runs.list {
+			left := a.lease.remaining(now).Seconds()
+			for range a.lease.width {
+				slots = append(slots, left)
+			}
 		}
 	}
-	return slots
+	c.slotEnds = slots
+	return slots, free
 }
 
 // remaining predicts how long a running attempt holds its slot still. One that
 // has outlived its estimate is expected to need a part of its age again.
-func (c *core) remaining(now time.Time, a *Assignment) time.Duration {
-	age := now.Sub(a.lease.begun)
-	if left := a.lease.until.Sub(now); left > age/8 {
-		return left
-	}
-	return age / 8
+func (l *lease) remaining(now time.Time) time.Duration {
+	return max(l.until.Sub(now), now.Sub(l.begun)/8)
 }
 
 // urgentLoad is the number of slots that the work of more urgent classes, as
@@ -181,49 +171,54 @@ func (c *core) urgentLoad(now time.Time, t *Ticket) (n float64) {
 
 // waitAtShare is the wait of a class that is served at its min_share alone:
 // it never has to wait longer (R3).
-func (c *core) waitAtShare(t *Ticket, slots []time.Duration, work, share float64) time.Duration {
+func (c *core) waitAtShare(t *Ticket, slots []float64, work, share float64) time.Duration {
 	for i := range t.class.index {
 		work -= c.q.ClassWork(i)
 	}
-	level := time.Duration(0)
+	level := 0.0
 	if len(slots) > 0 {
-		level = slots[0]
+		level = slices.Min(slots)
 	}
-	return level + time.Duration(max(0, work)/(share*float64(max(1, len(slots))))*float64(time.Second))
+	return seconds(level + max(0, work)/(share*float64(max(1, len(slots)))))
 }
 
 // fill finds when work slot-seconds have been started on slots that are free
-// after the given times: the T with Σ max(0, T−slot) = work, as water fills a
-// stepped basin. taken is capacity, in slots, that others use up meanwhile; a
-// twentieth is always left, since an estimate of it can be too high.
-func fill(slots []time.Duration, work, taken float64) time.Duration {
+// after the given seconds: the T with Σ max(0, T−slot) − taken·(T−first) =
+// work, as water fills a stepped basin. taken is capacity, in slots, that
+// others use up meanwhile; a twentieth is always left, since an estimate of it
+// can be too high.
+//
+// The sum is convex in T, so Newton's method settles in a handful of passes
+// over the slots, where sorting them would take longer.
+func fill(slots []float64, work, taken float64) time.Duration {
 	if len(slots) == 0 {
-		return time.Duration(work * float64(time.Second))
+		return seconds(work)
 	}
-	slices.Sort(slots)
-	level, rest := slots[0].Seconds(), work
-	for i := range slots {
-		width := max(float64(i+1)-taken, 0.05*float64(i+1))
-		if i+1 == len(slots) {
-			level += rest / width
+	first, last := slices.Min(slots), slices.Max(slots)
+	if work <= 0 {
+		return seconds(first)
+	}
+	level := last + work/max(float64(len(slots))-taken, 0.05*float64(len(slots)))
+	for range 64 {
+		n, sum := 0, 0.0
+		for _, s := range slots {
+			if s < level {
+				n++
+				sum += level - s
+			}
+		}
+		width := max(float64(n)-taken, 0.05*float64(n))
+		over := sum - min(taken, 0.95*float64(n))*(level-first) - work
+		step := over / width
+		if math.Abs(step) < 1e-6 {
 			break
 		}
-		step := slots[i+1].Seconds() - level
-		if room := step * width; room < rest {
-			rest -= room
-			level += step
-			continue
-		}
-		level += rest / width
-		break
+		level -= step
 	}
-	return time.Duration(level * float64(time.Second))
+	return seconds(max(level, first))
 }
 
-// forecastQueued predicts for a request that already waits.
-func (c *core) forecastQueued(now time.Time, t *Ticket) forecast {
-	return c.forecast(now, t, t.lane)
-}
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // outputMean is the learned length of answers.
 type outputMean struct {

@@ -52,9 +52,8 @@ func (m *machine) check(rt *rapid.T) {
 		return // a debt is being paid
 	}
 	for _, t := range m.waiting {
-		for _, r := range m.c.mu.fleet {
-			require.False(rt, r.Available(m.now) && r.FreeFor(m.now, t.lane.model) > 0 && m.c.mu.servesNow(m.now, r, t.lane),
-				"R2: %s has room and %s waits", r.Config.Name, t.id)
+		for _, r := range m.c.mu.usable(m.now, t.lane) {
+			require.Zero(rt, r.rep.FreeIn(m.now, r.pool), "R2: %s has room and %s waits", r.rep.Config.Name, t.id)
 		}
 	}
 }

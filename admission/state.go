@@ -39,7 +39,7 @@ func (c *core) classState(now time.Time, b *classBook) ClassState {
 	}
 	probe := &Ticket{class: b, ask: Ask{Width: 1, Deadline: now.Add(c.cfg.Classes[b.index].Deadline)}}
 	probe.item.Seq = c.seq + 1
-	f := c.forecast(now, probe, lane{})
+	f := c.forecast(now, probe)
 	cs.ForecastWaitS = f.wait.Seconds()
 	return cs
 }

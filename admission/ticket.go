@@ -53,11 +53,13 @@ type Ticket struct {
 	since   time.Time // waiting since
 	queued  time.Duration
 	tries   int
-	expect  int  // output tokens predicted for the model of the lane
-	kept    bool // the replica's last answer is kept by the data plane: pass it on at the end
+	expect  int           // output tokens predicted for the model of the lane
+	own     time.Duration // what it takes on the replica that is fastest for it, up to what its deadline bounds
+	work    float64       // slot-seconds, as the mean over the replicas that serve it
+	kept    bool          // the replica's last answer is kept by the data plane: pass it on at the end
 	avoid   []string
 	suspect *suspect // an answered 5xx whose blame waits for a second opinion (R7, poison)
-	bound   *replica.Replica
+	bound   *member
 	current *Assignment
 
 	counted  bool // in its class's arrivals
@@ -83,7 +85,9 @@ type suspect struct {
 type lease struct {
 	rep    *replica.Replica
 	pool   *replica.Slots
+	runs   *runs
 	width  int
+	place  int // in its pool's runs
 	permit breaker.Permit
 	trial  bool
 	begun  time.Time

@@ -222,6 +222,12 @@ func (b *Breaker) NextChange(now time.Time) (time.Time, bool) {
 	return b.until, true
 }
 
+// State is where the breaker stands now.
+func (b *Breaker) State(now time.Time) State {
+	b.advance(now)
+	return b.state
+}
+
 // View is a breaker as people see it.
 type View struct {
 	State       State

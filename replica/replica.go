@@ -84,11 +84,26 @@ func (r *Replica) Pool(model string) *Slots {
 	}
 	p := r.pools[key]
 	if p == nil {
-		p = &Slots{}
+		p = &Slots{Total: r.total(key)}
 		r.pools[key] = p
 	}
-	p.Total = r.total(key)
 	return p
+}
+
+// resize brings the ledgers up to date with what is said of slots.
+func (r *Replica) resize() {
+	for k, p := range r.pools {
+		p.Total = r.total(k)
+	}
+}
+
+// Reconfigure takes a new configuration of the same replica in.
+func (r *Replica) Reconfigure(c Config) {
+	if r.Config.Engine != c.Engine {
+		r.Facts.Engine = c.Engine
+	}
+	r.Config = c
+	r.resize()
 }
 
 // total is the number of slots for a pool's key.
@@ -119,7 +134,6 @@ func (r *Replica) total(model string) int {
 // are not per model.
 func (r *Replica) Pools(f func(model string, s *Slots)) {
 	for k, p := range r.pools {
-		p.Total = r.total(k)
 		f(k, p)
 	}
 }
@@ -158,21 +172,20 @@ func (r *Replica) Speeds(f func(model string, s *Speed)) {
 // Available reports whether new work may be sent there at all: not whether a
 // slot is free now. A replica that loads its model is available: it will serve.
 func (r *Replica) Available(now time.Time) bool {
-	return r.Up && !r.Draining && r.Breaker.View(now).State != breaker.Open
+	return r.Up && !r.Draining && r.Breaker.State(now) != breaker.Open
 }
 
-// FreeFor is the number of slots that a request for model could take now:
-// free in the ledger, allowed by the breaker, not held off.
-func (r *Replica) FreeFor(now time.Time, model string) int {
-	if !r.Up || r.Draining || r.Facts.Loading || now.Before(r.HoldUntil) {
-		return 0
-	}
-	p := r.Pool(model)
+// FreeFor is the number of slots that a request for model could take now.
+func (r *Replica) FreeFor(now time.Time, model string) int { return r.FreeIn(now, r.Pool(model)) }
+
+// FreeIn is the number of slots of one of the replica's pools that could be
+// taken now: free in the ledger, allowed by the breaker, not held off.
+func (r *Replica) FreeIn(now time.Time, p *Slots) int {
 	free := p.Free()
-	if free == 0 {
+	if free == 0 || !r.Up || r.Draining || r.Facts.Loading || now.Before(r.HoldUntil) {
 		return 0
 	}
-	switch v := r.Breaker.View(now); v.State {
+	switch r.Breaker.State(now) {
 	case breaker.Open:
 		return 0
 	case breaker.HalfOpen:
@@ -212,41 +225,55 @@ func (r *Replica) Poisoned() (itself bool) {
 	return itself
 }
 
-// Observe takes the findings of a probe in. It reports whether the replica
-// came up or went down by it.
+// Observe takes the findings of a probe in. It reports whether what the
+// replica serves may have changed by it.
 func (r *Replica) Observe(now time.Time, f Facts) (changed bool) {
+	if !r.Probed || r.Up != f.Up {
+		changed = true
+	}
 	was := r.Up
 	r.Probed = true
 	if !f.Up {
-		r.failed++
-		r.Err = f.Err
-		if f.Gone && r.Up {
-			r.Breaker.Trip(now, f.Err)
-		}
-		if f.Gone || r.failed >= downAfter || !r.Up {
-			r.Up = false
-			r.Facts.Loading = false
-			r.forgetForeign()
-		}
-		return was != r.Up
+		r.fail(now, f)
+		return changed
 	}
+	before := r.Facts
 	r.failed, r.Err, r.Up = 0, "", true
 	r.merge(f)
+	r.learnSlots(f)
+	r.resize()
 	r.Breaker.ProbeOK(now)
-	if !f.Loading && !was {
-		r.HoldUntil = time.Time{}
-	}
-	if !f.Loading && f.InHand >= 0 && f.InHand < r.learnedTotal() {
+	if !f.Loading && (!was || f.InHand >= 0 && f.InHand < r.total("")) {
 		r.HoldUntil = time.Time{} // it says itself that it has room
 	}
 	if !r.PerModel() {
 		r.Pool("").Observe(f.At, f.InHand)
 	}
-	r.learnSlots(f)
-	return was != r.Up
+	return changed || !sameService(before, r.Facts)
 }
 
-func (r *Replica) learnedTotal() int { return r.total("") }
+// fail takes a round without an answer in.
+func (r *Replica) fail(now time.Time, f Facts) {
+	r.failed++
+	r.Err = f.Err
+	if f.Gone && r.Up {
+		r.Breaker.Trip(now, "its process is gone")
+	}
+	if f.Gone || r.failed >= downAfter || !r.Up {
+		r.Up = false
+		r.Facts.Loading = false
+		r.forgetForeign()
+	}
+}
+
+// sameService reports whether two findings mean the same as to which requests
+// the replica can serve.
+func sameService(a, b Facts) bool {
+	return a.Engine == b.Engine && a.AnyModel == b.AnyModel && a.ModelsRead == b.ModelsRead && a.Loading == b.Loading &&
+		a.Context == b.Context && slices.EqualFunc(a.Models, b.Models, func(x, y Model) bool {
+		return x.Name == y.Name && x.Context == y.Context && slices.Equal(x.Aliases, y.Aliases)
+	})
+}
 
 // merge keeps the last known model list when a round did not read it.
 func (r *Replica) merge(f Facts) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
 	"time"
 
@@ -87,9 +88,9 @@ func (cmd *demoCmd) Run(ctx context.Context, c *console) error {
 func (cmd *demoCmd) config(fleet simserver.Fleet) (*config.Config, error) {
 	cfg := config.Default()
 	cfg.Classes = []config.Class{
-		{Name: "interactive", Deadline: 4 * time.Second},
-		{Name: "standard", Deadline: 8 * time.Second, MinShare: 0.05},
-		{Name: "batch", Deadline: 30 * time.Second, MinShare: 0.05},
+		{Name: "interactive", Deadline: 3 * time.Second},
+		{Name: "standard", Deadline: 6 * time.Second, MinShare: 0.05},
+		{Name: "batch", Deadline: 12 * time.Second, MinShare: 0.05},
 	}
 	cfg.Limits.DrainTimeout = 15 * time.Second
 	flags := config.Flags{Listen: cmd.Listen, AdminListen: cmd.AdminListen}
@@ -164,7 +165,10 @@ func (d *demoShow) RequestEnded(r gateway.Record) {
 		d.mu.refusal = fmt.Sprintf("%s, come back in %.0f s", r.Class, max(1, r.Decision.RetryAfterS))
 	}
 	if r.Outcome == admission.Failed {
-		d.mu.failure = fmt.Sprintf("%s: status %d %s", r.Class, r.Status, r.Reason)
+		d.mu.failure = fmt.Sprintf("%s, status %d", r.Reason, r.Status)
+		if r.Status == http.StatusOK {
+			d.mu.failure = "its stream broke in the middle and ended in an error event"
+		}
 	}
 }
 

@@ -1,0 +1,133 @@
+package admission
+
+import (
+	"time"
+
+	"switchyard/replica"
+)
+
+// member is one replica as a lane sees it, with what decisions about it need.
+type member struct {
+	rep   *replica.Replica
+	pool  *replica.Slots
+	speed *replica.Speed
+	runs  *runs
+	meant bool // not tried yet, and of a tier that the lane needs
+}
+
+// runs is what runs on one pool of slots.
+type runs struct {
+	list []*Assignment
+}
+
+func (rs *runs) add(a *Assignment) {
+	a.lease.place = len(rs.list)
+	rs.list = append(rs.list, a)
+}
+
+func (rs *runs) remove(a *Assignment) {
+	last := len(rs.list) - 1
+	moved := rs.list[last]
+	rs.list[a.lease.place], moved.lease.place = moved, a.lease.place
+	rs.list[last] = nil
+	rs.list = rs.list[:last]
+}
+
+// route is the replicas that can serve a lane, whatever their present state.
+// Routes are kept until what replicas serve changes: looking models up for
+// each decision would cost more than the decision.
+type route struct {
+	members []member
+	picky   bool // some members are not meant
+}
+
+// route finds a lane's route.
+func (c *core) route(l lane) *route {
+	if rt := c.routes[l]; rt != nil {
+		return rt
+	}
+	rt := &route{}
+	for _, r := range c.fleet {
+		if !c.serves(r, l) {
+			continue
+		}
+		m := member{rep: r, pool: r.Pool(l.model), speed: r.Speed(l.model)}
+		m.runs = c.runsOn(m.pool)
+		m.meant = r.Config.Tier <= l.tier && (l.avoid == "" || !containsName(l.avoid, r.Config.Name))
+		rt.picky = rt.picky || !m.meant
+		rt.members = append(rt.members, m)
+	}
+	if len(c.routes) >= maxRoutes {
+		clear(c.routes)
+	}
+	c.routes[l] = rt
+	return rt
+}
+
+// maxRoutes bounds what clients can make the gateway remember by naming many
+// models to a replica that takes any name.
+const maxRoutes = 1024
+
+// forgetRoutes is called when what replicas serve may have changed.
+func (c *core) forgetRoutes() {
+	clear(c.routes)
+	clear(c.overlap)
+}
+
+func (c *core) runsOn(p *replica.Slots) *runs {
+	rs := c.running[p]
+	if rs == nil {
+		rs = &runs{}
+		c.running[p] = rs
+	}
+	return rs
+}
+
+// usable lists the members of a lane's route that new work may be sent to: the
+// available ones that are meant, or if there is none, all available ones. It
+// is valid until the next call.
+func (c *core) usable(now time.Time, l lane) []*member {
+	rt := c.route(l)
+	out := c.usableList[:0]
+	only := false
+	for i := range rt.members {
+		m := &rt.members[i]
+		if !m.rep.Available(now) {
+			continue
+		}
+		if rt.picky && m.meant && !only {
+			only = true
+			out = out[:0]
+		}
+		if !only || m.meant {
+			out = append(out, m)
+		}
+	}
+	c.usableList = out
+	return out
+}
+
+// compete reports whether requests of lane o could take slots that requests of
+// lane l could take.
+func (c *core) compete(o, l lane) bool {
+	if o == l {
+		return true
+	}
+	key := [2]lane{o, l}
+	if yes, ok := c.overlap[key]; ok {
+		return yes
+	}
+	pools := map[*replica.Slots]bool{}
+	for _, m := range c.route(o).members {
+		pools[m.pool] = true
+	}
+	yes := false
+	for _, m := range c.route(l).members {
+		yes = yes || pools[m.pool]
+	}
+	if len(c.overlap) >= maxRoutes {
+		clear(c.overlap)
+	}
+	c.overlap[key] = yes
+	return yes
+}
