@@ -16,11 +16,15 @@ import (
 )
 
 // Child is a process in a process group of its own, so that whatever it starts
-// ends with it. Its output is kept, and can be waited for line by line.
+// ends with it: when it is told to, and also when the test itself dies. Its
+// output is kept, and can be waited for line by line.
 type Child struct {
-	Log  *Log
-	cmd  *exec.Cmd
-	done chan struct{}
+	Log   *Log
+	cmd   *exec.Cmd
+	guard *exec.Cmd
+	alive *os.File // the guard's pipe
+	done  chan struct{}
+	kill  sync.Once
 }
 
 // Command says what a Child runs; Env is added to an otherwise nearly empty
@@ -45,12 +49,37 @@ func (c Command) Start() (*Child, error) {
 	if err := child.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s %s: %w", c.Path, strings.Join(c.Args, " "), err)
 	}
+	err := child.startGuard() // before the process is waited for, since its group ends with that
 	go func() {
 		_ = child.cmd.Wait() // how it ended is in ProcessState and in the log
 		child.Log.close()
 		close(child.done)
 	}()
+	if err != nil {
+		child.Kill()
+		return nil, fmt.Errorf("guarding %s: %w", c.Path, err)
+	}
 	return child, nil
+}
+
+// startGuard adds a shell to the group that reads from a pipe only this process
+// holds, and ends the group when that closes: a test that panics or is
+// interrupted leaves nothing behind.
+func (c *Child) startGuard() error {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = read.Close() }()
+	c.alive = write
+	c.guard = exec.Command("/bin/sh", "-c", "read _; kill -KILL 0")
+	c.guard.Stdin = read
+	c.guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: c.Pid()}
+	if err := c.guard.Start(); err != nil {
+		c.guard = nil
+		return errors.Join(err, write.Close())
+	}
+	return nil
 }
 
 // Done is closed when the process has ended and its output was read.
@@ -60,7 +89,17 @@ func (c *Child) Done() <-chan struct{} { return c.done }
 func (c *Child) Pid() int { return c.cmd.Process.Pid }
 
 // Kill ends the process and all that it started with SIGKILL, and waits.
-func (c *Child) Kill() { c.end(syscall.SIGKILL) }
+// It may be called twice.
+func (c *Child) Kill() {
+	c.kill.Do(func() {
+		_ = syscall.Kill(-c.Pid(), syscall.SIGKILL) // ESRCH: all gone already
+		<-c.done
+		if c.guard != nil {
+			_ = c.guard.Wait() // it was killed, too
+			_ = c.alive.Close()
+		}
+	})
+}
 
 // Terminate asks the process alone to end, and kills the group if it has not
 // by the time the context ends.
@@ -79,11 +118,6 @@ func (c *Child) Terminate(ctx context.Context) error {
 		return fmt.Errorf("%s ended with %s", c.cmd.Path, c.cmd.ProcessState)
 	}
 	return nil
-}
-
-func (c *Child) end(sig syscall.Signal) {
-	_ = syscall.Kill(-c.Pid(), sig) // ESRCH: all gone already
-	<-c.done
 }
 
 // Log collects output, and lets one wait for a line.

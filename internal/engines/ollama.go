@@ -5,10 +5,7 @@ package engines
 import (
 	"context"
 	"debug/buildinfo"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,23 +44,12 @@ func OllamaVersion(path string) string {
 // Ollama is one server with its own address, home and models. It survives
 // Kill: Start brings it back with the same address and models.
 type Ollama struct {
-	Addr string // host:port
+	Program  string // path of ollama
+	Dir      string // where it keeps everything
+	Parallel int    // requests it runs at once, each model for itself
+	Addr     string // host:port, known from the first Start on
 
-	program  string
-	dir      string
-	parallel int
-	child    *Child
-}
-
-// NewOllama prepares a server that keeps everything in dir and runs parallel
-// requests a model.
-func NewOllama(program, dir string, parallel int) (*Ollama, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("finding a free port for Ollama: %w", err)
-	}
-	defer func() { _ = ln.Close() }()
-	return &Ollama{Addr: ln.Addr().String(), program: program, dir: dir, parallel: parallel}, nil
+	child *Child
 }
 
 // URL is where it answers.
@@ -78,53 +64,55 @@ func (o *Ollama) Log() string {
 }
 
 func (o *Ollama) command(args ...string) Command {
-	return Command{Path: o.program, Args: args, Dir: o.dir, Env: []string{
+	return Command{Path: o.Program, Args: args, Dir: o.Dir, Env: []string{
 		"OLLAMA_HOST=" + o.Addr,
-		"OLLAMA_MODELS=" + filepath.Join(o.dir, "models"),
-		"OLLAMA_NUM_PARALLEL=" + strconv.Itoa(o.parallel),
+		"OLLAMA_MODELS=" + filepath.Join(o.Dir, "models"),
+		"OLLAMA_NUM_PARALLEL=" + strconv.Itoa(o.Parallel),
 		"OLLAMA_CONTEXT_LENGTH=2048",
 		"OLLAMA_KEEP_ALIVE=30m",
 		"OLLAMA_NOPRUNE=1",
 		"OLLAMA_NOHISTORY=1",
+		"GIN_MODE=release",
 		"CUDA_VISIBLE_DEVICES=-1", // the CPU, so that all machines see the same
 		"NO_PROXY=127.0.0.1",
 	}}
 }
 
-// Start starts the server and waits until it answers.
+const (
+	listening = "Listening on "
+	taken     = "address already in use"
+)
+
+// Start starts the server and waits until it listens. The first time the system
+// chooses its port, and the server's own word tells which: nothing else can be
+// taken for it.
 func (o *Ollama) Start(ctx context.Context) error {
+	if o.Addr == "" {
+		o.Addr = "127.0.0.1:0"
+	}
+	return Poll(ctx, 100*time.Millisecond, func() (bool, error) {
+		err := o.start(ctx)
+		if err != nil && strings.Contains(o.Log(), taken) {
+			return false, nil // somebody has the port of the one that was killed, for the moment
+		}
+		return true, err
+	})
+}
+
+func (o *Ollama) start(ctx context.Context) error {
 	child, err := o.command("serve").Start()
 	if err != nil {
 		return err
 	}
 	o.child = child
-	err = Poll(ctx, 20*time.Millisecond, func() (bool, error) {
-		select {
-		case <-child.Done():
-			return false, errors.New("it ended at once")
-		default:
-			return answers(ctx, o.URL()), nil
-		}
-	})
+	line, err := child.Log.Await(ctx, func(line string) bool { return strings.Contains(line, listening) })
 	if err != nil {
 		o.Kill()
-		return fmt.Errorf("waiting for Ollama on %s: %w; it wrote:\n%s", o.Addr, err, o.Log())
+		return fmt.Errorf("starting Ollama on %s: %w; it wrote:\n%s", o.Addr, err, o.Log())
 	}
+	_, rest, _ := strings.Cut(line, listening)
+	o.Addr, _, _ = strings.Cut(rest, " ")
 	return nil
-}
-
-func answers(ctx context.Context, url string) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, url+"/", nil)
-	if err != nil {
-		return false
-	}
-	req.Close = true
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false
-	}
-	_ = resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
 }
 
 // Kill ends the server and its runners with SIGKILL. It may be called twice.
@@ -148,7 +136,7 @@ func (o *Ollama) KillRunners() (int, error) {
 			continue // it has ended since
 		}
 		pid, group, ok := processGroup(string(data))
-		if !ok || group != o.child.Pid() || pid == group {
+		if !ok || group != o.child.Pid() || pid == group || pid == o.child.guard.Process.Pid {
 			continue
 		}
 		if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
@@ -174,7 +162,7 @@ func processGroup(stat string) (pid, group int, ok bool) {
 
 // Create gives the server a model under name, made of the GGUF file.
 func (o *Ollama) Create(ctx context.Context, name, gguf string) error {
-	modelfile := filepath.Join(o.dir, "Modelfile")
+	modelfile := filepath.Join(o.Dir, "Modelfile")
 	// One thread, so that two servers share a small machine fairly.
 	text := fmt.Sprintf("FROM %s\nTEMPLATE \"\"\"%s\"\"\"\nPARAMETER num_thread 1\n", gguf, goTemplate)
 	if err := os.WriteFile(modelfile, []byte(text), 0o600); err != nil {
@@ -201,8 +189,7 @@ func Poll(ctx context.Context, every time.Duration, ask func() (bool, error)) er
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		ok, err := ask()
-		if ok || err != nil {
+		if ok, err := ask(); ok || err != nil {
 			return err
 		}
 		select {
