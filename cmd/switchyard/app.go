@@ -189,6 +189,7 @@ func (a *app) stop() error {
 	a.prober.Close()
 	a.end()
 	a.background.Wait()
+	a.gateway.Close()
 	a.decisions.Close()
 	return err
 }
