@@ -10,7 +10,6 @@ package upstream
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
 	"net/url"
 	"strings"
@@ -124,10 +123,6 @@ func (c *Client) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 	if err := tc.HandshakeContext(ctx); err != nil {
 		nc.Close()
 		return nil, err
-	}
-	if p := tc.ConnectionState().NegotiatedProtocol; p != "" && p != "http/1.1" {
-		tc.Close()
-		return nil, errors.New("TLS: the replica insists on protocol " + p + ", wanted http/1.1")
 	}
 	return newConn(tc), nil
 }

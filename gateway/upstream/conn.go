@@ -221,17 +221,15 @@ func (c *conn) room(limit int) bool {
 		c.r = 0
 		return true
 	}
-	old, n := c.b[:c.w], c.w
-	if pooled := c.pooled; pooled != nil {
-		c.b = make([]byte, limit)
-		copy(c.b, old)
-		buffers.Put(pooled)
-		c.pooled = nil
-	} else if n < bufSize {
+	old, pooled := c.b, c.pooled
+	if len(old) < bufSize { // small
 		c.borrow()
-		copy(c.b, old)
 	} else {
-		c.b = append(make([]byte, 0, limit), old...)[:limit]
+		c.b, c.pooled = make([]byte, limit), nil
+	}
+	copy(c.b, old)
+	if pooled != nil {
+		buffers.Put(pooled)
 	}
 	return true
 }

@@ -196,8 +196,9 @@ func TestLargeAnswers(t *testing.T) {
 		fmt.Fprintf(&head, "X-%d: %s\r\n", i, strings.Repeat("v", 1000))
 	}
 	big := strings.Repeat("0123456789", 100_000)
+	interim := strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: "+strings.Repeat("v", 5000)+"\r\n\r\n", 3)
 	s := newServer(t, answers(
-		"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n"+head.String()+"\r\n"+big,
+		interim+"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n"+head.String()+"\r\n"+big,
 		fmt.Sprintf("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n", head.String(), len(big), big),
 	))
 	c := s.client(t, Options{})
@@ -249,10 +250,15 @@ func TestStreamEventsAsTheyCome(t *testing.T) {
 		p, err := e.Next(in(patience))
 		require.NoError(t, err)
 		require.Equal(t, c.want, string(p))
+		require.Equal(t, strings.HasSuffix(c.send, "0\r\n\r\n"), e.Done())
 	}
 	_, err := e.Next(time.Time{})
 	require.Equal(t, io.EOF, err)
 	close(next)
+}
+
+func TestPhasesHaveNames(t *testing.T) {
+	require.Equal(t, "nothing sent, sent, answered, unknown", fmt.Sprintf("%v, %v, %v, %v", NothingSent, Sent, Answered, Phase(9)))
 }
 
 func TestNothingSent(t *testing.T) {
@@ -305,6 +311,141 @@ func TestWriteIsBounded(t *testing.T) {
 	_, err = c.Start(context.Background(), huge, in(100*time.Millisecond))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.Equal(t, Sent, phaseOf(t, err))
+}
+
+// A small request that the socket takes in pieces, at each wait for its answer
+// or at once, arrives whole.
+func TestSmallRequestInPieces(t *testing.T) {
+	c := newServer(t, func(_ int, p *peer) {
+		for {
+			r, body := p.request()
+			if r == nil {
+				return
+			}
+			fmt.Fprintf(p, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		}
+	}).client(t, Options{})
+	for _, how := range []string{"head", "finish"} {
+		e := start(t, c, post("hello"))
+		require.True(t, e.unsent())
+		conn := e.conn
+		n, err := conn.nc.Write(conn.out[:20])
+		require.NoError(t, err)
+		conn.out, conn.begun = conn.out[n:], true
+		require.False(t, e.unsent())
+		if how == "finish" {
+			require.NoError(t, e.uninterrupted(in(patience), e.finish))
+			require.Nil(t, conn.outBuf)
+		}
+		_, err = e.Head(in(patience))
+		require.NoError(t, err)
+		body, err := readAll(e)
+		require.NoError(t, err)
+		require.Equal(t, "hello", body)
+		e.Close()
+	}
+}
+
+// A socket that takes only a part of the request laid ready: the rest follows
+// when there is room, and a deadline or Interrupt meanwhile is heard.
+func TestRequestWaitsForRoom(t *testing.T) {
+	read := make(chan struct{}, 1)
+	s := newServer(t, func(_ int, p *peer) {
+		<-read
+		if r, body := p.request(); r != nil {
+			fmt.Fprintf(p, "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n%08x", crc32.ChecksumIEEE(body))
+		}
+	})
+	c := s.client(t, Options{})
+	body := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
+	begin := func() *Exchange {
+		e := start(t, c, post("{}"))
+		// one more than any socket takes; such a one is not laid ready in earnest
+		e.conn.out = append(post(string(body)).appendHead(nil, c), body...)
+		for range 2 {
+			_, err := e.Head(in(50 * time.Millisecond))
+			require.Equal(t, os.ErrDeadlineExceeded, err)
+		}
+		require.False(t, e.unsent(), "a part of it is there")
+		return e
+	}
+	e := begin()
+	read <- struct{}{}
+	_, err := e.Head(in(patience))
+	require.NoError(t, err)
+	got, err := readAll(e)
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprintf("%08x", crc32.ChecksumIEEE(body)), got)
+	e.Close()
+
+	e = begin()
+	go e.Interrupt()
+	_, err = e.Head(time.Time{})
+	require.Equal(t, ErrInterrupted, err)
+	require.False(t, abort(t, e, 20*time.Millisecond).eof)
+	read <- struct{}{}
+}
+
+// A server that hangs up on a new connection without reading, before the
+// request or over it: a failure before any answer, and nothing is sent again.
+func TestServerThatHangsUp(t *testing.T) {
+	connected, hungUp := make(chan struct{}), make(chan struct{})
+	c := newServer(t, func(n int, p *peer) {
+		<-connected
+		if n%2 == 0 {
+			p.reset()
+			hungUp <- struct{}{}
+		}
+	}).client(t, Options{})
+	for n := range 20 {
+		e := start(t, c, post("{}"))
+		connected <- struct{}{}
+		if n%2 == 0 {
+			<-hungUp
+		}
+		_, err := e.Head(in(patience))
+		require.False(t, e.Resent())
+		if n%2 == 0 {
+			require.Equal(t, NothingSent, phaseOf(t, err))
+			require.ErrorContains(t, err, "sending a request to "+c.addr)
+		} else {
+			require.NotEqual(t, Answered, phaseOf(t, err))
+		}
+		e.Close()
+	}
+}
+
+// One that first says why is heard, though the request cannot be written any more.
+func TestServerThatRefusesAndHangsUp(t *testing.T) {
+	connected, hungUp := make(chan struct{}), make(chan struct{})
+	c := newServer(t, func(_ int, p *peer) {
+		<-connected
+		p.say("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy")
+		p.reset()
+		close(hungUp)
+	}).client(t, Options{})
+	e := start(t, c, post("{}"))
+	close(connected)
+	<-hungUp
+	resp, err := e.Head(in(patience))
+	require.NoError(t, err)
+	require.Equal(t, 503, resp.Status)
+	body, err := readAll(e)
+	require.NoError(t, err)
+	require.Equal(t, "busy", body)
+	e.Close()
+	require.Zero(t, idle(c))
+}
+
+// A server that speaks first on a new connection is heard.
+func TestServerThatSpeaksFirst(t *testing.T) {
+	c := newServer(t, func(_ int, p *peer) { p.say("SSH-2.0-x\r\n"); p.rest() }).client(t, Options{})
+	for range 20 {
+		e := start(t, c, post("{}"))
+		_, err := e.Head(in(patience))
+		require.ErrorContains(t, err, "the answer begins with")
+		e.Close()
+	}
 }
 
 // A server that answers before it has read the request, and hangs up: its

@@ -37,6 +37,10 @@ func newServer(t testing.TB, serve func(n int, p *peer)) *server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	return serveOn(t, l, serve)
+}
+
+func serveOn(t testing.TB, l net.Listener, serve func(n int, p *peer)) *server {
 	s := &server{l: l}
 	s.wg.Go(func() {
 		for n := 0; ; n++ {

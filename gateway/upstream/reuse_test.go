@@ -106,6 +106,21 @@ func TestIdleConnectionsAgeOut(t *testing.T) {
 	require.Equal(t, "2", whole(t, c, post("{}")))
 }
 
+// Those whose server is less patient go first.
+func TestIdleConnectionsAgeOutOneByOne(t *testing.T) {
+	ended := make(chan int, 2)
+	s := newServer(t, func(n int, p *peer) { numbered("")(n, p); ended <- n })
+	c := s.client(t, Options{IdleTimeout: 60 * time.Millisecond})
+	e0, _ := ask(t, c, post("{}"))
+	e1, _ := ask(t, c, post("{}"))
+	for i, e := range []*Exchange{e0, e1} {
+		conn := e.detach()
+		c.pool.put(conn, []time.Duration{10 * time.Millisecond, time.Hour}[i])
+	}
+	require.Equal(t, 0, <-ended)
+	require.Equal(t, 1, <-ended)
+}
+
 // One that is too old is not used even if the timer has not come round to it.
 func TestTooOldIsNotUsed(t *testing.T) {
 	c := newServer(t, numbered("")).client(t, Options{})

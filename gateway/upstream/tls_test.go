@@ -23,6 +23,11 @@ func TestTLSExchange(t *testing.T) {
 	next := make(chan string)
 	c := ollamaLike(t, true, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		if r.URL.Path == "/head" {
+			for i := range 50 {
+				w.Header().Set(fmt.Sprintf("X-%d", i), strings.Repeat("v", 1000))
+			}
+		}
 		if r.URL.Path != "/stream" {
 			fmt.Fprintf(w, "%s", body)
 			return
@@ -37,7 +42,11 @@ func TestTLSExchange(t *testing.T) {
 		require.Equal(t, big[:size], whole(t, c, post(big[:size])))
 		require.Equal(t, 1, idle(c), "kept")
 	}
-	e, _ := ask(t, c, get("/stream"))
+	e, resp := ask(t, c, get("/head"))
+	require.Len(t, resp.Header.Get("X-49"), 1000)
+	require.Equal(t, int64(0), resp.ContentLength)
+	e.Close()
+	e, _ = ask(t, c, get("/stream"))
 	_, err := e.Next(in(10 * time.Millisecond))
 	require.Equal(t, os.ErrDeadlineExceeded, err, "resumable under TLS, too")
 	require.Nil(t, e.conn.pooled, "waiting holds no large buffer")

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -117,6 +118,23 @@ func TestNoBufferWhileSilent(t *testing.T) {
 	require.Equal(t, os.ErrDeadlineExceeded, err)
 	require.Nil(t, e.conn.b)
 	require.Nil(t, e.req, "nor the request once the answer has begun")
+}
+
+// Nothing runs for an exchange but the goroutine that waits for it, nor for an
+// unused connection.
+func TestNoGoroutineOfOurs(t *testing.T) {
+	c, words := told(t)
+	e := sent(t, c, post("{}"))
+	defer e.Close()
+	words <- chunkedHead
+	_, err := e.Head(in(patience))
+	require.NoError(t, err)
+	other := newServer(t, answers(okAnswer)).client(t, Options{})
+	whole(t, other, post("{}"))
+	require.Equal(t, 1, idle(other))
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	require.NotContains(t, string(stacks), "created by switchyard/gateway/upstream.(*")
 }
 
 // Interrupt ends a wait at once, whatever is being waited for and whether the
