@@ -15,10 +15,10 @@ import (
 // demoShow prints what happens in plain lines, and the summary.
 type demoShow struct {
 	gateway.Observer
-	c     *console
-	began time.Time
-	mu    struct {
+	c  *console
+	mu struct {
 		sync.Mutex
+		began            time.Time
 		first            []time.Duration // times to first token
 		retried          int
 		refusal, failure string // the latest since the last line
@@ -26,12 +26,25 @@ type demoShow struct {
 	last admission.Totals
 }
 
-func newDemoShow(c *console) *demoShow { return &demoShow{c: c, began: time.Now()} }
+func newDemoShow(c *console) *demoShow {
+	d := &demoShow{c: c}
+	d.start()
+	return d
+}
 
-func (d *demoShow) start() { d.began = time.Now() }
+// start is the moment that the times of the lines count from.
+func (d *demoShow) start() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.began = time.Now()
+}
 
+// line may be called by several goroutines at a time.
 func (d *demoShow) line(format string, args ...any) {
-	d.c.printf("%6.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
+	d.mu.Lock()
+	age := time.Since(d.mu.began)
+	d.mu.Unlock()
+	d.c.printf("%6.1fs  %s\n", age.Seconds(), fmt.Sprintf(format, args...))
 }
 
 // second sums up the last second.

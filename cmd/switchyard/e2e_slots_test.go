@@ -31,6 +31,9 @@ func TestR1Hammer(t *testing.T) {
 			t.Run(h.engine, func(t *testing.T) {
 				t.Parallel()
 				h.total = 10000
+				if raced {
+					h.total = 4000 // it finds a race in less, and is slow
+				}
 				if testing.Short() {
 					h.total = 1000
 				}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -37,15 +38,21 @@ const (
 	exitUsage = 2 // usage or configuration
 )
 
-// console is where a command writes.
+// console is where a command writes. printf may be called by several
+// goroutines at a time.
 type console struct {
 	Out io.Writer
 	Err io.Writer
+	mu  sync.Mutex // guards Out
 }
 
 // printf writes to standard output. An output that is gone is nothing a
 // command could do anything about.
-func (c *console) printf(format string, args ...any) { _, _ = fmt.Fprintf(c.Out, format, args...) }
+func (c *console) printf(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, _ = fmt.Fprintf(c.Out, format, args...)
+}
 
 // errorf writes to standard error.
 func (c *console) errorf(format string, args ...any) { _, _ = fmt.Fprintf(c.Err, format, args...) }

@@ -145,4 +145,3 @@ func modelNames(r admission.ReplicaState) string {
 	}
 	return strings.Join(names, ", ")
 }
-
