@@ -69,15 +69,20 @@ func replicaState(now time.Time, r *replica.Replica) ReplicaState {
 func modelStates(r *replica.Replica) ([]ModelState, SlotState) {
 	models := []ModelState{}
 	sum := SlotState{}
+	counted := map[*replica.Slots]bool{} // several names may share one
 	if !r.PerModel() {
 		sum = slotState(r.Pool(""))
 	}
 	for _, m := range r.Facts.Models {
 		ms := ModelState{Name: m.Name, Resident: m.Resident, Context: r.ContextOf(m.Name), OnCPU: m.OnCPU}
 		if r.PerModel() {
-			s := slotState(r.Pool(m.Name))
+			p := r.Pool(m.Name)
+			s := slotState(p)
 			ms.Slots = &s
-			sum.add(s)
+			if !counted[p] {
+				counted[p] = true
+				sum.add(s)
+			}
 		}
 		models = append(models, ms)
 	}

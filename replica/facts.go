@@ -52,6 +52,7 @@ type Facts struct {
 type Model struct {
 	Name     string
 	Aliases  []string // other names the engine answers to
+	Digest   string   // Ollama: names of one digest share one runner, and so its slots
 	Resident bool     // loaded in memory now (always true where the engine loads at start)
 	Context  int      // tokens; 0 unknown
 	Size     int64    // bytes in memory; 0 unknown

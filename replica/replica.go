@@ -50,7 +50,7 @@ type Replica struct {
 	pause     time.Duration // next hold-off when the replica names none
 	failed    int           // failed rounds in a row
 	learned   int           // vLLM: slots found so far
-	pools     map[string]*Slots
+	pools     map[string]*pool
 	speeds    map[string]*Speed
 	cleanPass bool // a success since the last poison request
 	poisoned  bool // a poison request was seen
@@ -61,7 +61,7 @@ func New(cfg Config, b *breaker.Breaker) *Replica {
 	return &Replica{
 		Config: cfg, Breaker: b, learned: vllmFirstSlots,
 		Facts: Facts{Engine: cfg.Engine, InHand: -1, Waiting: -1, Progress: -1},
-		pools: map[string]*Slots{}, speeds: map[string]*Speed{},
+		pools: map[string]*pool{}, speeds: map[string]*Speed{},
 	}
 }
 
@@ -76,24 +76,36 @@ func (r *Replica) Engine() Engine {
 // PerModel reports whether slots are counted per model.
 func (r *Replica) PerModel() bool { return r.Engine() == EngineOllama }
 
-// Pool is the slot ledger that a request for model draws on.
+// Pool is the slot ledger that a request for model draws on. Names of one
+// digest share it, since Ollama runs them in one runner.
 func (r *Replica) Pool(model string) *Slots {
-	key := ""
+	key, name := "", ""
 	if r.PerModel() {
-		key = canonical(r.Engine(), model)
+		name = canonical(r.Engine(), model)
+		key = name
+		if m := r.find(model); m != nil && m.Digest != "" {
+			key = "digest " + m.Digest
+		}
 	}
 	p := r.pools[key]
 	if p == nil {
-		p = &Slots{Total: r.total(key)}
+		p = &pool{model: name}
+		p.Total = r.total(name)
 		r.pools[key] = p
 	}
-	return p
+	return &p.Slots
+}
+
+// pool is a ledger with the name of the model it was opened for.
+type pool struct {
+	Slots
+	model string
 }
 
 // resize brings the ledgers up to date with what is said of slots.
 func (r *Replica) resize() {
-	for k, p := range r.pools {
-		p.Total = r.total(k)
+	for _, p := range r.pools {
+		p.Total = r.total(p.model)
 	}
 }
 
@@ -133,8 +145,8 @@ func (r *Replica) total(model string) int {
 // Pools calls f for each ledger there is, in no order; model is "" where slots
 // are not per model.
 func (r *Replica) Pools(f func(model string, s *Slots)) {
-	for k, p := range r.pools {
-		f(k, p)
+	for _, p := range r.pools {
+		f(p.model, &p.Slots)
 	}
 }
 
@@ -271,7 +283,7 @@ func (r *Replica) fail(now time.Time, f Facts) {
 func sameService(a, b Facts) bool {
 	return a.Engine == b.Engine && a.AnyModel == b.AnyModel && a.ModelsRead == b.ModelsRead && a.Loading == b.Loading &&
 		a.Context == b.Context && slices.EqualFunc(a.Models, b.Models, func(x, y Model) bool {
-		return x.Name == y.Name && x.Context == y.Context && slices.Equal(x.Aliases, y.Aliases)
+		return x.Name == y.Name && x.Digest == y.Digest && x.Context == y.Context && slices.Equal(x.Aliases, y.Aliases)
 	})
 }
 

@@ -146,3 +146,13 @@ func TestSlotsConfiguredPerModel(t *testing.T) {
 	r.Reconfigure(Config{Name: "a", Engine: EngineOllama, Slots: map[string]int{"*": 2}})
 	require.Equal(t, 2, r.Pool("big").Total)
 }
+
+// TestR1NamesOfOneDigestShareOneRunner: found on a real Ollama, where two names
+// of one model file were given twice its slots.
+func TestR1NamesOfOneDigestShareOneRunner(t *testing.T) {
+	r := New(Config{Name: "a", Engine: EngineOllama, Slots: map[string]int{"*": 2}}, breaker.New(breaker.Config{}))
+	r.Observe(t0, up(Model{Name: "x:latest", Digest: "d1"}, Model{Name: "copy:latest", Digest: "d1"}, Model{Name: "z:latest", Digest: "d2"}))
+	require.Same(t, r.Pool("x"), r.Pool("copy"))
+	require.NotSame(t, r.Pool("x"), r.Pool("z"))
+	require.Equal(t, 2, r.Pool("copy").Total)
+}

@@ -29,6 +29,7 @@ type ollama struct {
 // ollamaEntry is what is read of an entry of /api/tags and /api/ps.
 type ollamaEntry struct {
 	Name     string `json:"name"`
+	Digest   string `json:"digest"`
 	Size     int64  `json:"size"`
 	SizeVRAM int64  `json:"size_vram"`
 	Context  int    `json:"context_length"` // absent before 0.7
@@ -151,20 +152,41 @@ func (o *ollama) merge() []replica.Model {
 		return &list[len(list)-1]
 	}
 	for _, t := range o.tags {
-		add(t.Name).Tag = t.raw
+		m := add(t.Name)
+		m.Tag, m.Digest = t.raw, t.Digest
 	}
 	for _, r := range o.loaded {
 		m := add(r.Name)
 		m.Resident, m.PS = true, r.raw
 		m.Context, m.Size, m.SizeVRAM = max(0, r.Context), r.Size, r.SizeVRAM
 		m.OnCPU = o.fellOffGPU(r)
+		if m.Digest == "" {
+			m.Digest = r.Digest
+		}
 	}
+	shareRunners(list)
 	for _, e := range o.list.models {
 		if i, ok := at[e.Name]; ok {
 			list[i].OpenAI = e.OpenAI
 		}
 	}
 	return list
+}
+
+// shareRunners tells the other names of a loaded model that it is loaded: Ollama
+// runs names of one digest in one runner, and lists only one of them as loaded.
+func shareRunners(list []replica.Model) {
+	for i := range list {
+		m := &list[i]
+		if m.Resident || m.Digest == "" {
+			continue
+		}
+		for _, o := range list {
+			if o.PS != nil && o.Digest == m.Digest {
+				m.Resident, m.Context, m.Size, m.SizeVRAM, m.OnCPU = true, o.Context, o.Size, o.SizeVRAM, o.OnCPU
+			}
+		}
+	}
 }
 
 // fellOffGPU compares where a model is with what this replica showed before. A
