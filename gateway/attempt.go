@@ -17,11 +17,14 @@ import (
 
 // attempt is one try of a job on one replica. Its parts follow the answer's
 // way: request and head here, then whole for an answer that is held back until
-// it is complete (holdback.go), or stream for one of events (relay.go).
+// it is complete (holdback.go), or stream for one of events (relay.go). What it
+// comes to is in result. While a stream is silent the frames of its goroutine
+// are what it costs, so they are kept small.
 type attempt struct {
 	j        *job
 	a        *admission.Assignment
 	exchange *upstream.Exchange
+	resp     *upstream.Response
 	settings *Settings
 
 	// What is waited for, and until when.
@@ -65,45 +68,50 @@ const (
 	tailTimeout      = 5 * time.Second // from the terminal event to the answer's end
 )
 
-// try makes one attempt and follows the controller's verdict. over is false
-// when the job is to wait for another grant.
-func (j *job) try(a *admission.Assignment) (outcome admission.Outcome, reason admission.Reason, over bool) {
+// try makes one attempt and follows the controller's verdict: the job has ended
+// then, or it is to wait for another grant.
+func (j *job) try(a *admission.Assignment) {
 	at := &attempt{j: j, a: a, settings: j.settings}
 	defer at.leave()
-	result := at.run()
-	next := at.finish(result)
+	if at.send() {
+		at.receive()
+	}
+	at.conclude(at.finish())
+}
+
+// conclude brings what the attempt came to before the client.
+func (at *attempt) conclude(next admission.Next) {
+	j, result := at.j, &at.result
 	if result.Kind == admission.ResultStatus && at.answered {
 		kept := at.answer
 		j.kept = &kept
 	}
 	switch {
 	case result.Kind == admission.ResultOK && at.answered:
-		outcome, reason = j.send(&at.answer)
+		j.send(&at.answer)
 	case result.Kind == admission.ResultOK:
-		outcome = admission.Completed
+		j.end(admission.Completed, "")
 	case result.Kind == admission.ResultSlowClient:
-		outcome, reason = j.cancelled()
+		j.cancelled()
 	case result.Kind == admission.ResultClientGone && (j.left() || !j.wasCut()):
-		outcome, reason = j.cancelled()
+		j.cancelled()
 	case at.committed:
-		outcome, reason = at.breakOff()
+		at.breakOff()
 	case result.Kind == admission.ResultClientGone:
-		outcome, reason = j.refuse(stopping())
+		j.refuse(stopping())
 	case next.Action == admission.ActWait:
-		return 0, "", false
+		// run waits again
 	case next.Action == admission.ActPassOn && j.kept != nil:
-		outcome, reason = j.passOn()
+		j.send(j.kept)
 	case next.Refusal != nil:
-		outcome, reason = j.refuse(*next.Refusal)
+		j.refuse(next.Refusal)
 	default:
-		outcome, reason = j.refuse(failure(result))
+		j.refuse(failure(result.Kind))
 	}
-	return outcome, reason, true
 }
 
-// run takes the attempt from sending to the end of the answer, as far as it
-// comes, and says what it came to.
-func (at *attempt) run() admission.AttemptResult {
+// send hands the request over to the replica; false: the attempt is over.
+func (at *attempt) send() bool {
 	j := at.j
 	j.record.Replica, j.record.Attempts, j.record.Queued = at.a.Replica, at.a.Attempt, at.a.Queued
 	at.sentAt = time.Now()
@@ -114,44 +122,62 @@ func (at *attempt) run() admission.AttemptResult {
 	}
 	client := j.gw.replicaClient(at.a.Replica)
 	if client == nil {
-		return admission.AttemptResult{Kind: admission.ResultConnect, NothingSent: true, Detail: "the replica is no longer configured"}
+		at.over(admission.ResultConnect, "the replica is no longer configured")
+		at.result.NothingSent = true
+		return false
 	}
 	at.ask()
 	ctx, cancel := j.sending(len(at.request.Body))
+	defer cancel()
 	x, err := client.Start(ctx, &at.request, at.tokenBy)
-	cancel()
 	if err != nil {
-		return at.notSent(err)
+		at.lost(err)
+		at.result.Running = false // there is nobody left to ask
+		return false
 	}
 	at.exchange = x
 	j.attach(x)
 	j.gw.zombies.lives(at.a, at.width())
-	resp, err := at.head()
-	switch {
-	case err != nil:
-		return at.result
-	case resp.Status >= http.StatusMultipleChoices:
-		return at.refused(resp)
-	case streams(resp.Header):
-		return at.stream(resp)
+	return true
+}
+
+// receive takes the answer, as far as it comes.
+func (at *attempt) receive() {
+	if !at.head() {
+		return
 	}
-	return at.whole(resp)
+	at.result.Status = at.resp.Status
+	switch {
+	case at.resp.Status >= http.StatusMultipleChoices:
+		at.refused()
+	case streams(at.resp.Header):
+		at.stream()
+	default:
+		at.whole()
+	}
 }
 
 // leave gives back what the attempt has borrowed: the buffer of what was held
 // back, and, should a fault have kept it from being finished, its slot.
 func (at *attempt) leave() {
 	if !at.finished {
-		at.finish(admission.AttemptResult{Kind: admission.ResultClientGone, Running: true, Detail: "a fault of the gateway"})
+		at.over(admission.ResultClientGone, "a fault of the gateway")
+		at.result.Running = true
+		at.finish()
 	}
 	at.drop()
+}
+
+// over says what the attempt has come to, and why in words for logs.
+func (at *attempt) over(kind admission.ResultKind, detail string) {
+	at.result.Kind, at.result.Detail = kind, detail
 }
 
 // finish gives the connection back and reports the result. A connection that
 // can serve again is back in its pool before the freed slot can be granted;
 // one whose replica may still be working is held as a zombie (R1).
-func (at *attempt) finish(result admission.AttemptResult) admission.Next {
-	j := at.j
+func (at *attempt) finish() admission.Next {
+	j, result := at.j, &at.result
 	at.finished = true
 	j.attach(nil)
 	result.Committed = at.committed
@@ -159,11 +185,11 @@ func (at *attempt) finish(result admission.AttemptResult) admission.Next {
 	result.Running = result.Running && at.exchange != nil
 	if at.exchange != nil {
 		j.gw.zombies.lives(at.a, -at.width())
+		if !result.Running {
+			at.exchange.Close()
+		}
 	}
-	if at.exchange != nil && !result.Running {
-		at.exchange.Close()
-	}
-	next := j.gw.controller.Finish(time.Now(), at.a, result)
+	next := j.gw.controller.Finish(time.Now(), at.a, *result)
 	if result.Running {
 		j.gw.bury(at.a, at.exchange, at.width())
 	}
@@ -202,52 +228,48 @@ func (at *attempt) ask() {
 	}
 }
 
-// head waits for the answer's status and headers. After an error, at.result
-// says what the attempt came to.
-func (at *attempt) head() (*upstream.Response, error) {
+// head waits for the answer's status and headers; false: the attempt is over.
+func (at *attempt) head() bool {
 	for {
 		resp, err := at.exchange.Head(at.until())
 		if err == nil {
-			return resp, nil
+			at.resp = resp
+			return true
 		}
-		if !isTimeout(err) {
-			at.result = at.lost(err)
-			return nil, errOver
-		}
-		if at.timeUp() {
-			return nil, errOver
+		if at.fails(err) {
+			return false
 		}
 	}
 }
 
 // next gives the next bytes of the answer; they are good until it is called
-// again. The error is io.EOF at the clean end; after any other, at.result says
-// what the attempt came to.
-func (at *attempt) next() ([]byte, error) {
+// again. Without any, the answer has ended well, which whollyRead says, or the
+// attempt is over.
+func (at *attempt) next() (p []byte, ok bool) {
 	for {
 		p, err := at.exchange.Next(at.until())
 		if err == nil {
 			at.heard = time.Now()
-			return p, nil
+			return p, true
 		}
 		if err == io.EOF {
 			at.whollyRead = true
-			return nil, err
+			return nil, false
 		}
-		if !isTimeout(err) {
-			at.result = at.lost(err)
-			return nil, errOver
-		}
-		if at.timeUp() {
-			return nil, errOver
+		if at.fails(err) {
+			return nil, false
 		}
 	}
 }
 
-// errOver says that an attempt has ended; its result says how.
-var errOver = errors.New("the attempt is over")
-
-func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+// fails reports whether the attempt is over by an error of its exchange.
+func (at *attempt) fails(err error) bool {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return at.timeUp()
+	}
+	at.lost(err)
+	return true
+}
 
 // until is when to look up from waiting.
 func (at *attempt) until() time.Time {
@@ -276,22 +298,25 @@ func (at *attempt) expect(d time.Duration) {
 	}
 }
 
-// timeUp looks up: it reports whether the attempt is over, with its result in
-// at.result.
+// timeUp looks up: it reports whether the attempt is over.
 func (at *attempt) timeUp() bool {
 	now := time.Now()
 	if at.awaits == awaitToken {
 		return at.overdue(now)
 	}
-	silence := now.Sub(later(at.sentAt, at.alive))
-	at.result = admission.AttemptResult{
-		Kind: admission.ResultNoToken, Running: true,
-		Detail: "silent for " + silence.Round(time.Millisecond).String() + " in the middle of its answer",
-	}
+	silence := now.Sub(later(at.sentAt, at.alive)).Round(time.Millisecond)
+	at.silent("silent for " + silence.String() + " in the middle of its answer")
+	return true
+}
+
+// silent ends the attempt on a replica that says nothing more. It may still be
+// at work.
+func (at *attempt) silent(detail string) {
+	at.over(admission.ResultNoToken, detail)
 	if at.committed {
 		at.result.Kind, at.broke = admission.ResultBroken, brokeStall
 	}
-	return true
+	at.result.Running = true
 }
 
 // minMoveGap ends the halving of the times at which a silent attempt asks to
@@ -304,10 +329,8 @@ func (at *attempt) overdue(now time.Time) bool {
 	ctl := at.j.gw.controller
 	if !at.moveAt.IsZero() && !now.Before(at.moveAt) {
 		if !at.committed && ctl.MayMove(now, at.a) {
-			at.result = admission.AttemptResult{
-				Kind: admission.ResultMoved, Running: true,
-				Detail: "silent for half of its time while another replica is free",
-			}
+			at.over(admission.ResultMoved, "silent for half of its time while another replica is free")
+			at.result.Running = true
 			return true
 		}
 		// Ask again at half of what then remains: a slot may have come free.
@@ -324,13 +347,7 @@ func (at *attempt) overdue(now time.Time) bool {
 		at.tokenBy = now.Add(more)
 		return false
 	}
-	at.result = admission.AttemptResult{
-		Kind: admission.ResultNoToken, Running: true,
-		Detail: "no first token in " + now.Sub(at.sentAt).Round(time.Millisecond).String(),
-	}
-	if at.committed { // by progress that the client had asked to see
-		at.result.Kind, at.broke = admission.ResultBroken, brokeStall
-	}
+	at.silent("no first token in " + now.Sub(at.sentAt).Round(time.Millisecond).String())
 	return true
 }
 
@@ -346,37 +363,29 @@ func (at *attempt) tokenSeen(now time.Time) {
 	j.gw.observer.FirstToken(j.ask.Model, j.class, j.record.FirstToken)
 }
 
-// notSent is the result of a request that could not be handed over.
-func (at *attempt) notSent(err error) admission.AttemptResult {
-	result := admission.AttemptResult{Kind: admission.ResultConnect, Detail: err.Error()}
+// lost ends the attempt by an error of its exchange: the request could not be
+// handed over, or its answer not read to the end. Who has left, or been cut
+// short, is nobody's fault.
+func (at *attempt) lost(err error) {
+	at.over(admission.ResultConnect, err.Error())
+	at.result.Running = !closed(err)
+	phase := upstream.Answered
 	if e, ok := errors.AsType[*upstream.Error](err); ok {
-		result.NothingSent = e.Phase == upstream.NothingSent
+		phase = e.Phase
 	}
-	if at.j.left() || at.j.wasCut() {
-		result.Kind, result.Detail = admission.ResultClientGone, at.gone()
-	}
-	return result
-}
-
-// lost is the result of an answer that could not be read to its end.
-func (at *attempt) lost(err error) admission.AttemptResult {
-	result := admission.AttemptResult{Kind: admission.ResultEmpty, Running: !closed(err), Detail: err.Error()}
-	e, typed := errors.AsType[*upstream.Error](err)
 	switch {
 	case at.j.left() || at.j.wasCut():
-		result.Kind, result.Detail = admission.ResultClientGone, at.gone()
-		if at.committed {
-			at.broke = brokeStopping
-		}
+		at.over(admission.ResultClientGone, at.gone())
+		at.broke = brokeStopping
 	case at.committed:
-		result.Kind, at.broke = admission.ResultBroken, brokeReset
+		at.result.Kind, at.broke = admission.ResultBroken, brokeReset
 		if !closed(err) {
 			at.broke = brokeMalformed
 		}
-	case typed && e.Phase != upstream.Answered:
-		result.Kind, result.NothingSent = admission.ResultConnect, e.Phase == upstream.NothingSent
+	case phase == upstream.Answered:
+		at.result.Kind = admission.ResultEmpty
 	}
-	return result
+	at.result.NothingSent = phase == upstream.NothingSent
 }
 
 // gone says, for logs, why nobody waits for the answer any more.
@@ -414,14 +423,12 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 
 // failure is the answer to a request whose last attempt failed, where the
 // controller gave none.
-func failure(r admission.AttemptResult) admission.Refusal {
-	if r.Kind == admission.ResultNoToken {
-		return admission.Refusal{Reason: admission.ReasonUpstreamTimeout}
+func failure(kind admission.ResultKind) *admission.Refusal {
+	if kind == admission.ResultNoToken {
+		return &admission.Refusal{Reason: admission.ReasonUpstreamTimeout}
 	}
-	return admission.Refusal{Reason: admission.ReasonUpstreamFailed}
+	return &admission.Refusal{Reason: admission.ReasonUpstreamFailed}
 }
 
 // stopping is the answer to a request that the gateway's end overtook.
-func stopping() admission.Refusal {
-	return admission.Refusal{Reason: admission.ReasonDraining}
-}
+func stopping() *admission.Refusal { return &admission.Refusal{Reason: admission.ReasonDraining} }

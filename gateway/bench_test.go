@@ -72,13 +72,13 @@ func serveStub(c net.Conn, answer string) {
 	}
 }
 
-func gatewayTo(b *testing.B, to string) http.Handler {
+func gatewayTo(b testing.TB, to string) http.Handler {
 	u, err := url.Parse(to)
 	require.NoError(b, err)
 	ctl := admission.New(admission.Config{
 		Classes: []admission.Class{{Name: "standard", Deadline: time.Minute}}, DefaultClass: "standard", Enabled: true,
 		Queue:    admission.QueueLimits{MaxRequests: 1000, MaxBytes: 1 << 30},
-		Replicas: []replica.Config{{Name: "a", URL: to, Engine: replica.EngineOpenAI, Slots: map[string]int{"*": 64}}},
+		Replicas: []replica.Config{{Name: "a", URL: to, Engine: replica.EngineOpenAI, Slots: map[string]int{"*": 4096}}},
 		Retry:    admission.Retry{MaxAttempts: 3, Budget: 0.2, FirstTokenFloor: 15 * time.Second, FirstTokenFactor: 4, LoadTimeout: time.Minute},
 		Breaker:  breaker.Config{ConsecutiveFailures: 3, FailureShare: 0.5, Window: 20, Cooldown: 5 * time.Second, MaxCooldown: time.Minute, TrialStart: 0.05, TrialFactor: 1.6},
 	}, time.Now())
@@ -109,7 +109,7 @@ func (p bufferPool) Put(b []byte) {
 	}
 }
 
-func reverseProxyTo(b *testing.B, to string) http.Handler {
+func reverseProxyTo(b testing.TB, to string) http.Handler {
 	u, err := url.Parse(to)
 	require.NoError(b, err)
 	transport := &http.Transport{MaxIdleConns: 1 << 14, MaxIdleConnsPerHost: 1 << 14, DisableCompression: true}
@@ -196,7 +196,7 @@ func BenchmarkPacedEvent(b *testing.B) {
 	b.Run("reverseproxy", func(b *testing.B) { pace(b, reverseProxyTo) })
 }
 
-func pace(b *testing.B, to func(*testing.B, string) http.Handler) {
+func pace(b *testing.B, to func(testing.TB, string) http.Handler) {
 	event := faces[0].content[0]
 	chunk := fmt.Sprintf("%x\r\n%s\r\n", len(event), event)
 	next := make(chan struct{})

@@ -82,20 +82,19 @@ func contentLength(h head) []string {
 	return []string{strconv.FormatInt(h.length, 10)}
 }
 
-// send passes an answer on that was held back whole.
-func (j *job) send(a *answer) (admission.Outcome, admission.Reason) {
+// send ends the request with an answer that was held back whole.
+func (j *job) send(a *answer) {
 	if j.headSent {
-		return j.sendAsEvent(a)
+		j.sendAsEvent(a)
+		return
 	}
 	j.begin(head{assignment: a.assignment, status: a.status, header: a.header, length: int64(len(a.body))})
 	if err := j.write(time.Now(), a.body); err != nil {
-		return j.cancelled()
+		j.cancelled()
+		return
 	}
-	return outcomeOfAnswer(a.status), ""
+	j.end(outcomeOfAnswer(a.status), "")
 }
-
-// passOn ends the request with the kept answer of a replica.
-func (j *job) passOn() (admission.Outcome, admission.Reason) { return j.send(j.kept) }
 
 // outcomeOfAnswer: an answer of a replica's that is passed on completes the
 // request, unless it says that the replica failed (R13).
@@ -106,17 +105,17 @@ func outcomeOfAnswer(status int) admission.Outcome {
 	return admission.Completed
 }
 
-// refuse answers the request in the gateway's own words.
-func (j *job) refuse(ref admission.Refusal) (admission.Outcome, admission.Reason) {
+// refuse ends the request in the gateway's own words.
+func (j *job) refuse(ref *admission.Refusal) {
 	if j.headSent {
-		d := denial{Refusal: ref}
+		d := denial{Refusal: *ref}
 		j.fail(string(ref.Reason), d.message())
 	} else {
 		j.arm(time.Now())
 		j.headSent = true
-		j.record.Status = j.gw.refuse(j.w, j.ep.Format, j.id, ref)
+		j.record.Status = j.gw.refuse(j.w, j.ep.Format, j.id, *ref)
 	}
-	return outcomeOf(ref.Reason), ref.Reason
+	j.end(outcomeOf(ref.Reason), ref.Reason)
 }
 
 // fail ends a stream that has begun with an error event in the client's format
@@ -159,14 +158,14 @@ func (j *job) arm(now time.Time) {
 	j.rc.SetWriteDeadline(j.writeBy) // unsupported only where there is no connection to guard
 }
 
-// unread is the result of an attempt whose answer the client does not take.
-func (at *attempt) unread(err error) admission.AttemptResult {
+// unread ends an attempt whose answer the client does not take.
+func (at *attempt) unread(err error) {
 	at.undelivered = true
-	at.result = admission.AttemptResult{Kind: admission.ResultClientGone, Running: !at.whollyRead, Detail: "the client left"}
+	at.over(admission.ResultClientGone, "the client left")
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		at.result.Kind, at.result.Detail = admission.ResultSlowClient, "the client read nothing for "+at.settings.Limits.WriteTimeout.String()
+		at.over(admission.ResultSlowClient, "the client read nothing for "+at.settings.Limits.WriteTimeout.String())
 	}
-	return at.result
+	at.result.Running = !at.whollyRead
 }
 
 // commit notes that the client has a byte of this answer: nothing is tried
@@ -179,7 +178,7 @@ func (at *attempt) commit() {
 
 // breakOff ends an answer that broke after the commit point: a stream with an
 // error event, unless the replica has sent one itself; anything else is cut.
-func (at *attempt) breakOff() (admission.Outcome, admission.Reason) {
+func (at *attempt) breakOff() {
 	j := at.j
 	j.severed = true
 	reason, message := admission.ReasonUpstreamFailed, "the inference server failed in the middle of its answer"
@@ -196,7 +195,7 @@ func (at *attempt) breakOff() (admission.Outcome, admission.Reason) {
 		}
 		j.fail(string(reason), message)
 	}
-	return admission.Failed, reason
+	j.end(admission.Failed, reason)
 }
 
 // Why an answer broke after the commit point: labels of

@@ -16,23 +16,23 @@ func (j *job) hearsBeats() bool { return j.ask.Stream && j.ep.Format != dialect.
 // waitBeating is wait with a heartbeat at each interval. The first one sends
 // status 200: what goes wrong later can only be told as an error event, which
 // is why queue.heartbeat is off unless configured.
-func (j *job) waitBeating(every time.Duration) (admission.Grant, bool) {
-	ticker := time.NewTicker(every)
+func (j *job) waitBeating() *admission.Assignment {
+	ticker := time.NewTicker(j.settings.Heartbeat)
 	defer ticker.Stop()
-	for {
+	for there := true; there; {
 		select {
 		case g := <-j.ticket.C():
-			return g, true
+			return j.granted(g)
 		case <-j.r.Context().Done():
-			return admission.Grant{}, false
+			there = false
 		case <-j.gw.cutting():
-			return admission.Grant{}, false
+			there = false
 		case now := <-ticker.C:
-			if j.beat(now) != nil {
-				return admission.Grant{}, false
-			}
+			there = j.beat(now) == nil
 		}
 	}
+	j.giveUp()
+	return nil
 }
 
 // beat sends a comment of a single line. A blank line after it would end an
@@ -54,15 +54,16 @@ func (j *job) beat(now time.Time) error {
 
 // sendAsEvent ends a stream that heartbeats had begun with an answer that is
 // none: the replica's refusal, or a body that is not streamed.
-func (j *job) sendAsEvent(a *answer) (admission.Outcome, admission.Reason) {
+func (j *job) sendAsEvent(a *answer) {
 	if a.status < http.StatusMultipleChoices {
-		return j.refuse(admission.Refusal{
+		j.refuse(&admission.Refusal{
 			Reason:  admission.ReasonUpstreamFailed,
 			Message: "the inference server gave no stream though one was asked for",
 		})
+		return
 	}
 	j.fail(string(admission.ReasonUpstreamFailed), "the inference server answered "+a.words())
-	return outcomeOfAnswer(a.status), ""
+	j.end(outcomeOfAnswer(a.status), "")
 }
 
 // maxWords bounds how much of a replica's error is quoted in an event.

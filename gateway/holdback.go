@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	"switchyard/admission"
 	"switchyard/dialect"
-	"switchyard/gateway/upstream"
 )
 
 // answer is a replica's answer that has been read whole and not been passed on.
@@ -50,36 +48,48 @@ func first(h http.Header, name string) string {
 // whole takes an answer that is not streamed: it is held back until it has
 // ended, so that one cut in the middle can still be had from another replica.
 // What is too big to hold is passed on as it comes.
-func (at *attempt) whole(resp *upstream.Response) admission.AttemptResult {
-	at.hold(resp.ContentLength)
+func (at *attempt) whole() {
+	at.hold(at.resp.ContentLength)
 	for {
-		p, err := at.next()
-		if err == io.EOF {
+		p, ok := at.next()
+		if !ok {
 			break
-		}
-		if err != nil {
-			return at.result
 		}
 		at.alive = at.heard
 		at.flow()
 		if !at.keep(p) {
-			return at.through(resp)
+			at.through()
+			return
 		}
 	}
-	result := admission.AttemptResult{Kind: admission.ResultOK, Status: resp.Status}
-	if readable(resp.Header) {
-		said := dialect.ReadAnswer(at.j.ep.Format, at.j.ep, at.held.b)
+	if at.whollyRead {
+		at.judge()
+	}
+}
+
+// judge looks at a whole answer with a good status: is it one?
+func (at *attempt) judge() {
+	body := at.held.b
+	if readable(at.resp.Header) {
+		said := dialect.ReadAnswer(at.j.ep.Format, at.j.ep, body)
 		if said.Broken {
-			return admission.AttemptResult{Kind: admission.ResultEmpty, Status: resp.Status, Detail: "a success whose body is no answer"}
+			at.over(admission.ResultEmpty, "a success whose body is no answer")
+			return
 		}
-		result.Usage = admission.Usage(said.Usage)
+		at.result.Usage = admission.Usage(said.Usage)
 		at.remember(said.ID)
-	} else if len(at.held.b) == 0 {
-		return admission.AttemptResult{Kind: admission.ResultEmpty, Status: resp.Status, Detail: "a success with an empty body"}
+	} else if len(body) == 0 {
+		at.over(admission.ResultEmpty, "a success with an empty body")
+		return
 	}
-	at.answer = answer{assignment: at.a, status: resp.Status, header: resp.Header, body: at.held.b}
+	at.over(admission.ResultOK, "")
+	at.reply(body)
+}
+
+// reply says that there is an answer to be passed on whole.
+func (at *attempt) reply(body []byte) {
+	at.answer = answer{assignment: at.a, status: at.resp.Status, header: at.resp.Header, body: body}
 	at.answered = true
-	return result
 }
 
 // readable reports whether an answer is JSON to look into.
@@ -97,55 +107,51 @@ func (at *attempt) remember(id string) {
 
 // through passes an answer on that is too big to be held back. Its length was
 // announced or it is chunked, so the client sees when it is cut.
-func (at *attempt) through(resp *upstream.Response) admission.AttemptResult {
+func (at *attempt) through() {
 	j := at.j
-	j.begin(head{assignment: at.a, status: resp.Status, header: resp.Header, length: resp.ContentLength})
+	j.begin(head{assignment: at.a, status: at.resp.Status, header: at.resp.Header, length: at.resp.ContentLength})
 	at.commit()
 	err := j.write(at.heard, at.held.b)
 	at.drop()
 	for err == nil {
-		var p []byte
-		if p, err = at.next(); err == io.EOF {
-			return admission.AttemptResult{Kind: admission.ResultOK, Status: resp.Status}
-		} else if err != nil {
-			return at.result
+		p, ok := at.next()
+		if !ok {
+			if at.whollyRead {
+				at.over(admission.ResultOK, "")
+			}
+			return
 		}
 		at.alive = at.heard
 		err = j.write(at.heard, p)
 	}
-	return at.unread(err)
+	at.unread(err)
 }
 
 // refused takes an answer that is no success. Its body is kept, since it may
 // have to be passed on; one that does not come, or is too big to keep, leaves
 // only its status.
-func (at *attempt) refused(resp *upstream.Response) admission.AttemptResult {
-	result := admission.AttemptResult{
-		Kind:       admission.ResultStatus,
-		Status:     resp.Status,
-		RetryAfter: retryAfter(resp.Header, time.Now()),
-	}
+func (at *attempt) refused() {
+	at.result.RetryAfter = retryAfter(at.resp.Header, time.Now())
 	at.expect(errorBodyTimeout)
 	var body []byte
 	for {
-		p, err := at.next()
-		if err == io.EOF {
-			at.answer = answer{assignment: at.a, status: resp.Status, header: resp.Header, body: body}
-			at.answered = true
-			result.ContextTooLong = dialect.ContextTooLong(resp.Status, body)
-			return result
-		}
-		if err != nil {
-			if at.result.Kind == admission.ResultClientGone {
-				return at.result
-			}
-			result.Running, result.Detail = at.result.Running, "its error did not come whole: "+at.result.Detail
-			return result
+		p, ok := at.next()
+		if !ok {
+			break
 		}
 		if body = append(body, p...); int64(len(body)) > at.settings.RetryBuffer {
-			result.Running, result.Detail = true, "its error is larger than retry.buffer"
-			return result
+			at.over(admission.ResultStatus, "its error is larger than retry.buffer")
+			at.result.Running = true
+			return
 		}
+	}
+	switch {
+	case at.whollyRead:
+		at.over(admission.ResultStatus, "")
+		at.reply(body)
+		at.result.ContextTooLong = dialect.ContextTooLong(at.resp.Status, body)
+	case at.result.Kind != admission.ResultClientGone:
+		at.over(admission.ResultStatus, "its error did not come whole: "+at.result.Detail)
 	}
 }
 

@@ -32,7 +32,9 @@ type job struct {
 	headersAt time.Time
 	deadline  time.Time // the client's own; zero where it stated none
 
-	record travel // what the way found out
+	record  travel // what the way found out
+	outcome admission.Outcome
+	reason  admission.Reason
 
 	rc       http.ResponseController
 	settings *Settings
@@ -70,61 +72,73 @@ func (j *job) run() (admission.Outcome, admission.Reason) {
 	j.rc = *http.NewResponseController(j.w)
 	j.settings = j.gw.settings()
 	forwardable(j.r.Header)
+	// All of the body has been read. Unless it is closed the server looks for
+	// more of it before each answer, in deep frames.
+	j.r.Body.Close()
 	unwatch := context.AfterFunc(j.r.Context(), j.cutShort)
 	defer unwatch()
 	defer j.release()
-	for {
-		grant, ok := j.wait()
-		switch {
-		case !ok:
-			j.gw.controller.Leave(time.Now(), j.ticket)
-			return j.ended()
-		case grant.Refusal != nil && grant.Refusal.PassOn && j.kept != nil:
-			return j.passOn()
-		case grant.Refusal != nil:
-			return j.refuse(*grant.Refusal)
-		}
-		if outcome, reason, over := j.try(grant.Assignment); over {
-			return outcome, reason
+	for j.outcome == admission.OutcomeNone {
+		if a := j.wait(); a != nil {
+			j.try(a)
 		}
 	}
+	return j.outcome, j.reason
 }
 
-// wait waits for a grant; without one, the client has left or reads no more, or
-// the time to drain is over. A grant that comes in that moment is taken back by
-// Controller.Leave, which the caller then owes.
-func (j *job) wait() (admission.Grant, bool) {
+// end notes how the request ended.
+func (j *job) end(o admission.Outcome, r admission.Reason) { j.outcome, j.reason = o, r }
+
+// wait waits for a grant; without one, the job has ended. A grant that comes in
+// the moment in which the client leaves is taken back by Controller.Leave.
+func (j *job) wait() *admission.Assignment {
 	select {
 	case g := <-j.ticket.C():
-		return g, true
+		return j.granted(g)
 	default:
 	}
-	if every := j.settings.Heartbeat; every > 0 && j.hearsBeats() {
-		return j.waitBeating(every)
+	if j.settings.Heartbeat > 0 && j.hearsBeats() {
+		return j.waitBeating()
 	}
 	select {
 	case g := <-j.ticket.C():
-		return g, true
+		return j.granted(g)
 	case <-j.r.Context().Done():
 	case <-j.gw.cutting():
 	}
-	return admission.Grant{}, false
+	j.giveUp()
+	return nil
 }
 
-// ended answers a request that nobody waits for any more, or that the gateway's
-// end has overtaken before the commit point.
-func (j *job) ended() (admission.Outcome, admission.Reason) {
-	if !j.left() && j.wasCut() {
-		return j.refuse(stopping())
+// granted takes what the ticket's channel gave: an attempt to make, or the end.
+func (j *job) granted(g admission.Grant) *admission.Assignment {
+	switch ref := g.Refusal; {
+	case ref == nil:
+		return g.Assignment
+	case ref.PassOn && j.kept != nil:
+		j.send(j.kept)
+	default:
+		j.refuse(ref)
 	}
-	return j.cancelled()
+	return nil
+}
+
+// giveUp ends the waiting of a job that nobody waits for any more, or that the
+// gateway's end has overtaken.
+func (j *job) giveUp() {
+	j.gw.controller.Leave(time.Now(), j.ticket)
+	if !j.left() && j.wasCut() {
+		j.refuse(stopping())
+		return
+	}
+	j.cancelled()
 }
 
 // cancelled ends a request whose client is not there any more, or does not
 // read. Should it still be there, a cut connection is no answer.
-func (j *job) cancelled() (admission.Outcome, admission.Reason) {
+func (j *job) cancelled() {
 	j.severed = true
-	return admission.Cancelled, ""
+	j.end(admission.Cancelled, "")
 }
 
 // left reports whether the client has left.

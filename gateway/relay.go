@@ -6,7 +6,6 @@ import (
 
 	"switchyard/admission"
 	"switchyard/dialect"
-	"switchyard/gateway/upstream"
 )
 
 // relay passes an answer of events on. Until the first content or the terminal
@@ -16,35 +15,31 @@ import (
 // dropped when the stream breaks in its middle.
 type relay struct {
 	*attempt
-	resp     *upstream.Response
 	events   *dialect.Stream
-	terminal bool // a terminal event has come
+	terminal bool // a terminal event has gone out
 	final    bool // and nothing more is due: in OpenAI's format, [DONE] has come
 }
 
 // stream takes an answer of events.
-func (at *attempt) stream(resp *upstream.Response) admission.AttemptResult {
+func (at *attempt) stream() {
 	j := at.j
 	j.record.Stream = true
-	r := relay{attempt: at, resp: resp}
-	r.events = dialect.NewStream(j.ep.Format, j.ep, j.ask, first(resp.Header, "Content-Type"))
+	r := &relay{attempt: at}
+	r.events = dialect.NewStream(j.ep.Format, j.ep, j.ask, first(at.resp.Header, "Content-Type"))
 	for {
-		p, err := at.next()
-		if err == io.EOF {
-			return r.end()
+		p, ok := at.next()
+		if !ok {
+			break
 		}
-		if err != nil {
-			return r.failed()
-		}
-		r.events.Push(p)
-		if !r.pass() {
-			return r.failed()
+		if r.events.Push(p); !r.pass() {
+			break
 		}
 	}
+	r.end()
 }
 
 // pass takes the whole events that have come, and flushes once if any of them
-// went out. It is false when the attempt is over; at.result says how.
+// went out. It is false when the attempt is over.
 func (r *relay) pass() bool {
 	out := r.j.record.BytesOut
 	for {
@@ -58,7 +53,7 @@ func (r *relay) pass() bool {
 	}
 	if r.events.Complete() {
 		r.expect(tailTimeout)
-		if r.over() {
+		if r.ended() {
 			return true // the end goes out together with these events
 		}
 	}
@@ -147,47 +142,30 @@ func (r *relay) put(p []byte) bool {
 // the event is passed on, and nothing behind it: least of all a [DONE].
 func (r *relay) errorEvent(event []byte) bool {
 	if !r.committed {
-		r.result = admission.AttemptResult{
-			Kind: admission.ResultEmpty, Status: r.resp.Status, Running: true,
-			Detail: "a success and then an error event before any content",
-		}
+		r.over(admission.ResultEmpty, "a success and then an error event before any content")
+		r.result.Running = true
 		return false
 	}
 	if !r.put(event) {
 		return false
 	}
 	r.j.rc.Flush() // the stream is over in any case
-	r.result = admission.AttemptResult{
-		Kind: admission.ResultBroken, Status: r.resp.Status, Running: true, Detail: "an error event in the middle of the answer",
-	}
+	r.over(admission.ResultBroken, "an error event in the middle of the answer")
+	r.result.Running = true
 	r.broke, r.said = brokeError, true
 	return false
 }
 
-// end is the clean end of the replica's answer: good after a terminal event,
-// and a failure without one (R8).
-func (r *relay) end() admission.AttemptResult {
-	r.events.End()
-	if !r.pass() {
-		return r.failed()
+// end says what the stream came to. A clean end is good after a terminal event,
+// and a failure without one (R8). Once the terminal event has gone out, a client
+// that leaves has what it asked for, and a replica that does not end its answer
+// is merely waited for (R1); how its connection ends matters no more when
+// nothing else is due.
+func (r *relay) end() {
+	if r.whollyRead {
+		r.cleanEnd()
 	}
-	if r.events.Complete() {
-		return admission.AttemptResult{Kind: admission.ResultOK, Status: r.resp.Status, Usage: r.usage()}
-	}
-	r.result = admission.AttemptResult{Kind: admission.ResultEmpty, Detail: "a success that ended before any content"}
-	if r.committed {
-		r.result.Kind, r.broke = admission.ResultBroken, brokeEnd
-		r.result.Detail = "the answer ended without its terminal event"
-	}
-	return r.failed()
-}
-
-// failed is the result of a stream that did not come to its clean end. Once the
-// terminal event has gone out, a client that leaves has what it asked for, and
-// a replica that does not end its answer is merely waited for (R1); how its
-// connection ends matters no more once nothing else is due.
-func (r *relay) failed() admission.AttemptResult {
-	r.result.Usage, r.result.Status = r.usage(), r.resp.Status
+	r.result.Usage = r.usage()
 	r.open = r.events.Open() && r.committed
 	switch {
 	case !r.terminal || !r.events.Complete():
@@ -196,7 +174,21 @@ func (r *relay) failed() admission.AttemptResult {
 		r.broke == brokeStall:
 		r.result.Kind = admission.ResultOK
 	}
-	return r.result
+}
+
+// cleanEnd takes what an end without a line's end has left, and judges.
+func (r *relay) cleanEnd() {
+	r.events.End()
+	switch {
+	case !r.pass():
+	case r.events.Complete():
+		r.over(admission.ResultOK, "")
+	case r.committed:
+		r.over(admission.ResultBroken, "the answer ended without its terminal event")
+		r.broke = brokeEnd
+	default:
+		r.over(admission.ResultEmpty, "a success that ended before any content")
+	}
 }
 
 func (r *relay) usage() admission.Usage {
@@ -205,8 +197,8 @@ func (r *relay) usage() admission.Usage {
 	return u
 }
 
-// over reports whether the replica's answer has ended, without waiting.
-func (r *relay) over() bool {
+// ended reports whether the replica's answer has ended, without waiting.
+func (r *relay) ended() bool {
 	_, err := r.exchange.Next(longAgo)
 	r.whollyRead = err == io.EOF
 	return r.whollyRead
