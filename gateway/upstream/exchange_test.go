@@ -334,7 +334,7 @@ func TestSmallRequestInPieces(t *testing.T) {
 		conn.out, conn.begun = conn.out[n:], true
 		require.False(t, e.unsent())
 		if how == "finish" {
-			require.NoError(t, e.uninterrupted(in(patience), e.finish))
+			require.NoError(t, e.interruptibly(in(patience), e.finish))
 			require.Nil(t, conn.outBuf)
 		}
 		_, err = e.Head(in(patience))
