@@ -47,6 +47,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	t.promised = true
 	c.enqueue(now, t)
 	t.class.flow.add(now, t.item.Work)
+	t.class.latest = t.lane
 	c.dispatch(now)
 	if t.phase == waiting {
 		c.dueAfter(t.item.Latest)
@@ -110,7 +111,10 @@ func (c *core) onlyModel(ask Ask) (string, *Refusal) {
 			}
 		}
 	}
-	if len(names) > 1 {
+	switch {
+	case len(names) == 1:
+		return names[0], nil
+	case len(names) > 1:
 		slices.Sort(names)
 		return "", &Refusal{
 			Reason:  ReasonBadRequest,

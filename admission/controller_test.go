@@ -281,7 +281,7 @@ func TestR17NoModelNamed(t *testing.T) {
 	w := newWorld(t, testConfig(rep("a", 1), rep("b", 1)))
 	a := w.ask()
 	a.Models = nil
-	w.granted(w.accept(a))
+	require.Equal(t, "m", w.granted(w.accept(a)).Model)
 	w.report("b", facts("m", "n"))
 	ref := w.c.Admit(w.now, w.arrive(), a)
 	require.Equal(t, ReasonBadRequest, ref.Reason)

@@ -53,6 +53,7 @@ type classBook struct {
 	arrived, kept, broken int64
 	running               int
 	flow                  flow
+	latest                lane // of the last accepted request: what a newcomer is likely to ask for
 }
 
 func (c *core) init(cfg Config, now time.Time) {
