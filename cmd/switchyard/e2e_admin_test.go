@@ -131,6 +131,7 @@ func TestAdminDecisions(t *testing.T) {
 	impossible.Header.Set("X-Request-ID", "in-vain")
 	impossible.Header.Set("X-Switchyard-Deadline", "1ns")
 	openAI.send(r.client, impossible, query{}).mustBe(t, "error")
+	r.untilEnded(5)
 
 	var all []admission.Decision
 	r.getJSON("/admin/decisions?limit=3", &all)
@@ -214,6 +215,7 @@ func TestMetricsAndStatus(t *testing.T) {
 	refused := openAI.request(t.Context(), r.base, query{prompt: "no time", tokens: 5})
 	refused.Header.Set("X-Switchyard-Deadline", "1ns")
 	openAI.send(r.client, refused, query{}).mustBe(t, "error")
+	r.untilEnded(7)
 
 	text := r.do("GET", "/metrics").body
 	for _, name := range metricNames {

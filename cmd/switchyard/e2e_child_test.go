@@ -74,7 +74,7 @@ func startChild(t *testing.T, bin string, fleet simserver.Fleet, names ...string
 // configuration is the file's text with these replicas.
 func (c *child) configuration(names ...string) string {
 	var b strings.Builder
-	b.WriteString("listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}\nhealth: {interval: 200ms}\nlimits: {drain_timeout: 2s}\nreplicas:\n")
+	b.WriteString("listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}\nhealth: {interval: 200ms}\nlimits: {drain_timeout: 4s}\nreplicas:\n")
 	for _, s := range c.fleet {
 		for _, n := range names {
 			if s.Name() == n {

@@ -157,6 +157,15 @@ func (r *rig) untilFree() {
 	}
 }
 
+// untilEnded waits until so many requests are on record: a client has its
+// answer a moment earlier.
+func (r *rig) untilEnded(n int) {
+	r.t.Helper()
+	eventually(r.t, "the requests' records", func() bool {
+		return r.notes.count(func(gateway.Record) bool { return true }) >= n
+	})
+}
+
 // books watches the gateway's books from now until the returned function is
 // called, and fails the test unless they balance at each look (R13). No slot
 // may be held beyond those there are.
