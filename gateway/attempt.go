@@ -352,14 +352,15 @@ func (at *attempt) overdue(now time.Time) bool {
 }
 
 // tokenSeen notes the first content of the answer.
-func (at *attempt) tokenSeen(now time.Time) {
+func (at *attempt) tokenSeen() {
 	if !at.firstToken.IsZero() {
 		return
 	}
-	at.firstToken = now
+	at.firstToken = at.heard
+	at.flow()
 	j := at.j
-	j.record.FirstToken = now.Sub(j.headersAt)
-	j.gw.controller.FirstToken(now, at.a)
+	j.record.FirstToken = at.heard.Sub(j.headersAt)
+	j.gw.controller.FirstToken(at.heard, at.a)
 	j.gw.observer.FirstToken(j.ask.Model, j.class, j.record.FirstToken)
 }
 

@@ -16,8 +16,10 @@ import (
 type relay struct {
 	*attempt
 	events   *dialect.Stream
-	terminal bool // a terminal event has gone out
-	final    bool // and nothing more is due: in OpenAI's format, [DONE] has come
+	run      []byte // events that came in one read and go out in one write
+	ends     int    // terminal events so far
+	terminal bool   // one of them has gone out
+	final    bool   // and nothing more is due: in OpenAI's format, [DONE] has come
 }
 
 // stream takes an answer of events.
@@ -31,76 +33,97 @@ func (at *attempt) stream() {
 		if !ok {
 			break
 		}
-		if r.events.Push(p); !r.pass() {
+		if r.events.Push(p); !r.pass(p) {
 			break
 		}
 	}
 	r.end()
 }
 
-// pass takes the whole events that have come, and flushes once if any of them
-// went out. It is false when the attempt is over.
-func (r *relay) pass() bool {
-	out := r.j.record.BytesOut
-	for {
+// pass takes the whole events that have come with the read p, and flushes once
+// if any of them went out. It is false when the attempt is over.
+func (r *relay) pass(p []byte) bool {
+	out, over := r.j.record.BytesOut, false
+	for !over {
 		event, kind, ok := r.events.Next()
 		if !ok {
 			break
 		}
-		if !r.take(event, kind) {
-			return false
-		}
+		over = !r.take(p, event, kind)
 	}
-	if r.events.Complete() {
+	if !r.put(r.run) {
+		return false
+	}
+	r.run = nil
+	r.terminal = r.ends > 0
+	r.final = r.ends > 1 || r.terminal && r.j.ep.Format != dialect.OpenAI
+	if r.events.Complete() && !over {
 		r.expect(tailTimeout)
 		if r.ended() {
 			return true // the end goes out together with these events
 		}
 	}
 	if r.j.record.BytesOut == out {
-		return true
+		return !over
 	}
 	if err := r.j.rc.Flush(); err != nil {
 		r.unread(err)
 		return false
 	}
-	return true
+	return !over
 }
 
-// take holds an event back or passes it on.
-func (r *relay) take(event []byte, kind dialect.EventKind) bool {
+// take holds an event back or passes it on; false: the attempt is over.
+func (r *relay) take(p, event []byte, kind dialect.EventKind) bool {
 	switch kind {
 	case dialect.EventError:
-		return r.errorEvent(event)
-	case dialect.EventContent, dialect.EventTerminal:
-		r.tokenSeen(r.heard)
-		r.flow()
+		return r.errorEvent(p, event)
+	case dialect.EventTerminal:
+		r.ends++
+		r.tokenSeen()
+	case dialect.EventContent:
+		r.tokenSeen()
 	case dialect.EventProgress:
 		r.tokenBy = later(r.tokenBy, r.heard.Add(r.a.FirstTokenTimeout))
 	}
 	if kind != dialect.EventComment { // a comment says that the server is there, not that it gets on
 		r.alive = r.heard
 	}
-	if !r.committed {
-		if !r.commits(kind) {
-			if r.held == nil {
-				r.hold(-1)
-			}
-			r.keep(event)
-			return true
-		}
-		if !r.start() {
-			return false
-		}
+	if r.committed {
+		return r.gather(p, event)
 	}
-	if !r.put(event) {
+	if r.commits(kind) {
+		return r.start() && r.gather(p, event)
+	}
+	if r.held == nil {
+		r.hold(-1)
+	}
+	r.keep(event)
+	return true
+}
+
+// gather adds an event to those that go out together. They lie side by side in
+// the read p, but for one that an earlier read had begun: that one goes alone,
+// since its bytes are not kept beyond the next event.
+func (r *relay) gather(p, event []byte) bool {
+	if n := len(r.run); n > 0 && n+len(event) <= cap(r.run) && &r.run[:n+1][n] == &event[0] {
+		r.run = r.run[:n+len(event)]
+		return true
+	}
+	if !r.put(r.run) {
 		return false
 	}
-	if kind == dialect.EventTerminal {
-		r.final = r.terminal || r.j.ep.Format != dialect.OpenAI
-		r.terminal = true
+	if r.run = nil; !within(p, event) {
+		return r.put(event)
 	}
+	r.run = event
 	return true
+}
+
+// within reports whether part lies in p.
+func within(p, part []byte) bool {
+	at := cap(p) - cap(part)
+	return at >= 0 && at < len(p) && &p[at] == &part[0]
 }
 
 // commits reports whether an event is worth the commit: content and the end
@@ -140,19 +163,17 @@ func (r *relay) put(p []byte) bool {
 // errorEvent takes the replica's own word for its failure. Before the commit
 // the client does not see it and the attempt can be made elsewhere; after it
 // the event is passed on, and nothing behind it: least of all a [DONE].
-func (r *relay) errorEvent(event []byte) bool {
+func (r *relay) errorEvent(p, event []byte) bool {
 	if !r.committed {
 		r.over(admission.ResultEmpty, "a success and then an error event before any content")
 		r.result.Running = true
 		return false
 	}
-	if !r.put(event) {
-		return false
+	if r.gather(p, event) {
+		r.over(admission.ResultBroken, "an error event in the middle of the answer")
+		r.result.Running = true
+		r.broke, r.said = brokeError, true
 	}
-	r.j.rc.Flush() // the stream is over in any case
-	r.over(admission.ResultBroken, "an error event in the middle of the answer")
-	r.result.Running = true
-	r.broke, r.said = brokeError, true
 	return false
 }
 
@@ -180,7 +201,7 @@ func (r *relay) end() {
 func (r *relay) cleanEnd() {
 	r.events.End()
 	switch {
-	case !r.pass():
+	case !r.pass(nil):
 	case r.events.Complete():
 		r.over(admission.ResultOK, "")
 	case r.committed:
