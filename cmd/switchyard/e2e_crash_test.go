@@ -27,6 +27,15 @@ func two(engine string) []simserver.Options {
 	return []simserver.Options{a, b}
 }
 
+// patient are two replicas with answers as long as they are asked for.
+func patient(engine string) []simserver.Options {
+	all := two(engine)
+	for i := range all {
+		all[i].OutputTokens, all[i].Notice = "fixed:7000", 10*time.Millisecond
+	}
+	return all
+}
+
 // quickBack makes a breaker's cool-down short.
 func quickBack(c *config.Config) { c.Breaker.Cooldown = 200 * time.Millisecond }
 

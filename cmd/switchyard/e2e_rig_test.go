@@ -58,6 +58,7 @@ type rig struct {
 	admin  string
 	client *http.Client
 	notes  *notes
+	closed bool
 }
 
 // newRig starts everything and waits until each replica was found. All of it
@@ -117,13 +118,13 @@ func (r *rig) untilFound() {
 
 // close ends everything; a second call does nothing.
 func (r *rig) close() {
-	if r.app == nil {
+	if r.closed {
 		return
 	}
+	r.closed = true
 	r.client.CloseIdleConnections()
 	require.NoError(r.t, r.app.stop())
 	r.fleet.Close()
-	r.app = nil
 }
 
 func (r *rig) state() *admission.Snapshot { return r.app.controller.Snapshot(time.Now()) }
@@ -167,16 +168,20 @@ func (r *rig) untilEnded(n int) {
 }
 
 // books watches the gateway's books from now until the returned function is
-// called, and fails the test unless they balance at each look (R13). No slot
-// may be held beyond those there are.
+// called, which fails the test unless they balanced at each look (R13) and no
+// slot was held beyond those there are.
 func (r *rig) books() (done func()) {
 	stop, ended := make(chan struct{}), make(chan error, 1)
+	halt := sync.OnceFunc(func() { close(stop) })
+	r.t.Cleanup(halt)
 	go func() {
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		var wrong error
-		for wrong == nil {
-			wrong = audit(r.state())
+		for {
+			if wrong == nil {
+				wrong = audit(r.state())
+			}
 			select {
 			case <-stop:
 				ended <- wrong
@@ -184,12 +189,10 @@ func (r *rig) books() (done func()) {
 			case <-tick.C:
 			}
 		}
-		<-stop
-		ended <- wrong
 	}()
 	return func() {
 		r.t.Helper()
-		close(stop)
+		halt()
 		require.NoError(r.t, <-ended)
 	}
 }

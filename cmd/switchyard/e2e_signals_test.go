@@ -25,11 +25,7 @@ func TestR15Signals(t *testing.T) {
 
 // patientReplicas are two llama.cpp with answers as long as they are asked for.
 func patientReplicas(t *testing.T) simserver.Fleet {
-	all := two("llamacpp")
-	for i := range all {
-		all[i].OutputTokens = "fixed:7000"
-	}
-	fleet, err := simserver.StartFleet(all)
+	fleet, err := simserver.StartFleet(patient("llamacpp"))
 	require.NoError(t, err)
 	t.Cleanup(fleet.Close)
 	return fleet
