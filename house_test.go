@@ -32,17 +32,16 @@ var (
 // mayImport says which packages of the module each package may import; one
 // that is missing may import none. cmd may import everything.
 var mayImport = map[string][]string{
-	"replica":            {"breaker", "affinity"},
-	"replica/probe":      {"replica"},
-	"replica/gpu":        {"replica"},
-	"admission":          {"queue", "replica", "affinity", "breaker"},
-	"gateway":            {"admission", "dialect", "replica", "gateway/upstream"},
-	"telemetry":          {"admission", "gateway"},
-	"dashboard":          {"admission", "telemetry"},
-	"simserver":          {"simserver/model"},
-	"bench":              {"admission", "simserver", "simserver/model"},
-	"cmd/switchyard":     {"*"},
-	"internal/testmodel": {},
+	"replica":        {"breaker", "affinity"},
+	"replica/probe":  {"replica"},
+	"replica/gpu":    {"replica"},
+	"admission":      {"queue", "replica", "affinity", "breaker"},
+	"gateway":        {"admission", "dialect", "replica", "gateway/upstream"},
+	"telemetry":      {"admission", "gateway"},
+	"dashboard":      {"admission", "telemetry"},
+	"simserver":      {"simserver/model"},
+	"bench":          {"admission", "simserver", "simserver/model"},
+	"cmd/switchyard": {"*"},
 }
 
 type file struct {

@@ -283,4 +283,10 @@ func (c *core) unmeetable(f forecast, ask Ask, late time.Duration, now time.Time
 // has whole ones and an earlier return would be refused again.
 func retryAfter(d time.Duration) time.Duration { return max(d, time.Second) }
 
-func round(d time.Duration) time.Duration { return d.Round(100 * time.Millisecond) }
+// round leaves what a person reads: tenths of a second, milliseconds below one.
+func round(d time.Duration) time.Duration {
+	if d.Abs() < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(100 * time.Millisecond)
+}

@@ -170,8 +170,8 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 	default:
 		panic("admission: request " + t.id + " ended without an outcome")
 	}
-	if t.promised && !t.judged && o != Cancelled {
-		c.broken(t)
+	if t.promised && !t.judged && (o == Failed || o == Refused) {
+		c.broken(t) // a replica's own 4xx, passed on, breaks no promise
 	}
 	return t.decided(now, t.class.name, o, r)
 }

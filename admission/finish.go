@@ -277,8 +277,12 @@ func (c *core) answered(now time.Time, a *Assignment, r AttemptResult) {
 	case 429, 503:
 		rep.HoldOff(now, r.RetryAfter)
 		c.due(rep.HoldUntil)
-	case 401, 403, 404:
-		rep.Flagged = fmt.Sprintf("answers %d for model %q", r.Status, a.Model)
+	case 401, 403:
+		rep.Flagged = fmt.Sprintf("answers %d: its api_key_env names no key that it takes", r.Status)
+	case 404: // from other engines it may as well mean the path
+		if rep.Engine() == replica.EngineOllama || rep.Engine() == replica.EngineVLLM {
+			rep.Flagged = fmt.Sprintf("answers 404 for model %q", a.Model)
+		}
 	}
 }
 

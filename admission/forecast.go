@@ -110,7 +110,7 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 		return f
 	}
 	f.wait = fill(slots, work, c.urgentLoad(now, t))
-	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 {
+	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share))
 	}
 	return f
@@ -170,7 +170,7 @@ func (c *core) urgentLoad(now time.Time, t *Ticket) (n float64) {
 }
 
 // waitAtShare is the wait of a class that is served at its min_share alone:
-// it never has to wait longer (R3).
+// while it has had less, it never has to wait longer (R3).
 func (c *core) waitAtShare(t *Ticket, slots []float64, work, share float64) time.Duration {
 	for i := range t.class.index {
 		work -= c.q.ClassWork(i)

@@ -10,6 +10,7 @@ import (
 	"embed"
 	"encoding/json"
 	"io/fs"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -60,7 +61,24 @@ func (a *Admin) Handler() http.Handler {
 	locked("POST /admin/reload", a.reload)
 	// A page of another site must not drain replicas through the operator's
 	// browser.
-	return http.NewCrossOriginProtection().Handler(mux)
+	return a.named(http.NewCrossOriginProtection().Handler(mux))
+}
+
+// named refuses names that are not this host's where there is no token: a web
+// page whose name was made to point here (DNS rebinding) is of the same origin
+// as far as the browser knows.
+func (a *Admin) named(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		if a.Token == "" && host != "localhost" && net.ParseIP(strings.Trim(host, "[]")) == nil {
+			writeText(w, http.StatusForbidden, "the admin side answers to localhost and addresses only, unless admin.token_env is set")
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Close ends the live streams.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,8 +38,8 @@ type app struct {
 	opsAddr    string
 	serverTLS  *tls.Config
 
-	found func(name, line string) // told once what a replica's first good probe found
-	seen  sync.Map
+	found func(name string, up bool, line string) // told what a replica's first probe found, and its first good one
+	seen  sync.Map                                // by name: whether the good one has been told
 
 	reloading sync.Mutex
 	site      *site // guarded by reloading
@@ -55,7 +56,7 @@ func newApp(cfg *config.Config, log *slog.Logger, wrap func(gateway.Observer) ga
 	if err != nil {
 		return nil, err
 	}
-	a := &app{log: log, site: s, instance: newInstance(), failed: make(chan error, 2), found: func(string, string) {}}
+	a := &app{log: log, site: s, instance: newInstance(), failed: make(chan error, 2), found: func(string, bool, string) {}}
 	if cfg.TLS.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(cfg.TLS.Cert, cfg.TLS.Key)
 		if err != nil {
@@ -130,15 +131,15 @@ func (a *app) serve(s *http.Server, l net.Listener) {
 	}
 }
 
-// observe takes a probe's findings in, and tells once a replica what was found.
+// observe takes a probe's findings in, and tells once a replica what was found,
+// before that once that nothing was.
 func (a *app) observe(name string, f replica.Facts) {
 	a.gateway.Observe(time.Now(), name, f)
-	if !f.Up {
+	if was, told := a.seen.Load(name); told && (was == true || !f.Up) {
 		return
 	}
-	if _, told := a.seen.LoadOrStore(name, true); !told {
-		a.found(name, probe.Describe(f, a.slots(name)))
-	}
+	a.seen.Store(name, f.Up)
+	a.found(name, f.Up, probe.Describe(f, a.slots(name)))
 }
 
 // slots is what the configuration says of a replica's slots.
@@ -176,7 +177,13 @@ func (a *app) reload() error {
 	a.gateway.Apply(s.settings(a.instance, a.serverTLS, a.log))
 	a.controller.Reconfigure(time.Now(), controllerConfig(next))
 	a.prober.Reconfigure(next.Health.Interval, next.Health.Timeout, s.targets())
+	for _, name := range diff.Replicas.Removed {
+		a.seen.Delete(name)
+	}
 	a.log.Info("configuration applied", "changes", diff.String())
+	if len(diff.Restart) > 0 {
+		a.log.Warn("changed settings that only a restart applies", "keys", strings.Join(diff.Restart, ", "))
+	}
 	return nil
 }
 

@@ -66,9 +66,11 @@ func (cmd *demoCmd) Run(ctx context.Context, c *console) error {
 		return err
 	}
 	found := make(chan struct{}, len(fleet))
-	a.found = func(name, line string) {
+	a.found = func(name string, up bool, line string) {
 		show.line("%s: found %s", name, line)
-		found <- struct{}{}
+		if up {
+			found <- struct{}{}
+		}
 	}
 	if err := a.start(); err != nil {
 		return err

@@ -38,7 +38,13 @@ func (cmd *serveCmd) Run(ctx context.Context, c *console) error {
 	if cmd.File != "" {
 		a.read = cmd.read
 	}
-	a.found = func(name, line string) { log.Info("replica found", "replica", name, "found", line) }
+	a.found = func(name string, up bool, line string) {
+		if up {
+			log.Info("replica found", "replica", name, "found", line)
+		} else {
+			log.Warn("replica does not answer", "replica", name, "why", line)
+		}
+	}
 	if err := a.start(); err != nil {
 		return err
 	}
@@ -47,7 +53,7 @@ func (cmd *serveCmd) Run(ctx context.Context, c *console) error {
 	}
 	log.Info("serving", "clients", "http"+suffix(a.serverTLS != nil)+"://"+a.dataAddr, "admin", "http://"+a.opsAddr+"/", "replicas", len(cfg.Replicas), "version", controllerConfig(cfg).Version)
 	err = cmd.wait(ctx, a)
-	log.Info("stopping", "drain_timeout", a.site.cfg.Limits.DrainTimeout)
+	log.Info("stopping", "drain_timeout", a.site.cfg.Limits.DrainTimeout.String())
 	if stopErr := a.stop(); err == nil {
 		err = stopErr
 	}
