@@ -333,3 +333,47 @@ func TestFaultsCostNoSlotR1(t *testing.T) {
 type faulty struct{ *witness }
 
 func (faulty) FirstToken(string, string, time.Duration) { panic("a fault") }
+
+// R7: a replica that cannot speak TLS is down like one that refuses.
+func TestTLSErrorsR7(t *testing.T) {
+	f := faces[0]
+	tr := newTroupe(t, f.good(true))
+	r := newRig(t, tr, func(o *rigging) { o.slots = 1 })
+	s := *r.gw.settings()
+	s.Replicas = append([]Replica(nil), s.Replicas...)
+	u := *s.Replicas[0].URL
+	u.Scheme = "https"
+	s.Replicas[0].URL = &u
+	r.gw.Apply(s)
+	for range 3 {
+		got := r.post(f.path, f.body(true))
+		require.Equal(t, 200, got.status, "%s", got.raw)
+		require.Equal(t, "b", got.header.Get("X-Switchyard-Replica"))
+	}
+	require.NotZero(t, r.failures())
+	require.Contains(t, r.seen.after(t, 3).attempts, "connect")
+}
+
+// PAINS 2, R9: a trial whose client leaves gives its place back.
+func TestTrialPlaceComesBackR9(t *testing.T) {
+	f := faces[0]
+	reached := make(chan struct{}, 1)
+	tr := newTroupe(t,
+		(*call).reset, (*call).reset, (*call).reset,
+		func(k *call) { reach(reached); k.untilGone() },
+		f.good(true))
+	r := newRig(t, tr, func(o *rigging) {
+		o.replicas = 1
+		o.breaker.ConsecutiveFailures, o.breaker.Cooldown = 3, 100*time.Millisecond
+	})
+	require.Equal(t, 502, r.post(f.path, f.body(true)).status)
+	state := func() string { return r.ctl.Snapshot(time.Now()).Replicas[0].Breaker.State }
+	require.Equal(t, "open", state())
+	require.True(t, soon(func() bool { return state() == "half-open" }))
+	c := r.connect(f.path, f.body(true))
+	<-reached
+	c.Close()
+	r.seen.record(t, 2)
+	got := r.post(f.path, f.body(true))
+	require.Equal(t, 200, got.status, "%s", got.raw)
+}

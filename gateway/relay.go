@@ -185,9 +185,10 @@ func (r *relay) errorEvent(p, event []byte) bool {
 func (r *relay) end() {
 	if r.whollyRead {
 		r.cleanEnd()
+	} else {
+		r.open = r.events.Open()
 	}
 	r.result.Usage = r.usage()
-	r.open = r.events.Open() && r.committed
 	switch {
 	case !r.terminal || !r.events.Complete():
 	case r.final && r.result.Kind == admission.ResultBroken && !r.said,
@@ -197,11 +198,20 @@ func (r *relay) end() {
 	}
 }
 
-// cleanEnd takes what an end without a line's end has left, and judges.
+// cleanEnd judges an answer that ended well by HTTP. What is left of it without
+// the end of its line or event is passed on only if it makes the answer whole;
+// else it is an unfinished event and dropped.
 func (r *relay) cleanEnd() {
+	r.open = r.events.Open()
 	r.events.End()
+	event, kind, ok := r.events.Next()
+	if ok && r.events.Complete() {
+		r.open = false
+		if !r.take(nil, event, kind) || !r.pass(nil) {
+			return
+		}
+	}
 	switch {
-	case !r.pass(nil):
 	case r.events.Complete():
 		r.over(admission.ResultOK, "")
 	case r.committed:
