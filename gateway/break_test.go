@@ -225,6 +225,15 @@ func TestAnswersLargerThanTheBufferR7(t *testing.T) {
 		require.EqualValues(t, 1, r.totals().Failed)
 		require.Len(t, tr.calls(), 1)
 	})
+	t.Run("broken after a stream that was not", func(t *testing.T) {
+		tr := newTroupe(t, func(k *call) { k.streamHead(f.media); k.chunk(f.begin) }, func(k *call) {
+			k.head(200, "Content-Type: "+jsonMedia, fmt.Sprintf("Content-Length: %d", len(large)))
+			k.raw(large[:200<<10])
+		})
+		got := newRig(t, tr, small).post(f.path, f.body(true))
+		require.Equal(t, large[:200<<10], got.body, "JSON is no place for an event")
+		require.False(t, got.clean)
+	})
 }
 
 // R8 and PAINS 10: an event is with the client before the replica sends the next.

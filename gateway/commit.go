@@ -189,7 +189,7 @@ func (at *attempt) breakOff() {
 		reason, message = admission.ReasonDraining, "the gateway stopped in the middle of the answer"
 	}
 	j.gw.observer.StreamBroken(at.a.Replica, at.broke)
-	if j.record.Stream && !at.said {
+	if at.streaming && !at.said {
 		if at.open {
 			j.write(time.Now(), []byte("\n\n"))
 		}

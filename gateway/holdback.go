@@ -57,10 +57,16 @@ func (at *attempt) whole() {
 		}
 		at.alive = at.heard
 		at.flow()
-		if !at.keep(p) {
-			at.through()
+		if at.keep(p) {
+			continue
+		}
+		if at.j.headSent { // by heartbeats: the client reads events
+			at.over(admission.ResultEmpty, "no stream though one was asked for")
+			at.result.Running = true
 			return
 		}
+		at.through()
+		return
 	}
 	if at.whollyRead {
 		at.judge()

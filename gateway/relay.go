@@ -25,7 +25,7 @@ type relay struct {
 // stream takes an answer of events.
 func (at *attempt) stream() {
 	j := at.j
-	j.record.Stream = true
+	at.streaming = true
 	r := &relay{attempt: at}
 	r.events = dialect.NewStream(j.ep.Format, j.ep, j.ask, first(at.resp.Header, "Content-Type"))
 	for {
@@ -143,6 +143,7 @@ func (r *relay) commits(kind dialect.EventKind) bool {
 func (r *relay) start() bool {
 	r.j.begin(head{assignment: r.a, status: r.resp.Status, header: r.resp.Header, length: -1, stream: true})
 	r.commit()
+	r.j.record.Stream = true
 	r.remember(r.events.ID())
 	if r.held == nil {
 		return true
@@ -236,10 +237,3 @@ func (r *relay) ended() bool {
 }
 
 var longAgo = time.Unix(1, 0)
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
