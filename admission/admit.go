@@ -46,7 +46,8 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	}
 	t.promised = true
 	c.enqueue(now, t)
-	t.class.flow.add(now, t.item.Work)
+	t.promise = t.item.Work
+	t.class.flow.add(now, t.promise)
 	t.class.latest = t.lane
 	c.dispatch(now)
 	if t.phase == waiting {

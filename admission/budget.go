@@ -41,7 +41,8 @@ func (b *budget) retry(now time.Time, share float64, slots int) bool {
 // flowSpan is the time over which a class's accepted work is summed.
 const flowSpan = 20 * time.Second
 
-// flow sums up a class's accepted work, in slot-seconds.
+// flow sums up a class's accepted work, in slot-seconds: as expected when a
+// request is accepted, corrected when it ends and the truth is known.
 type flow struct {
 	work [int(flowSpan / time.Second)]float64
 	at   int64 // second of the newest bucket
@@ -63,7 +64,7 @@ func (f *flow) sum(now time.Time) (total float64) {
 	for _, w := range f.work {
 		total += w
 	}
-	return total
+	return max(0, total)
 }
 
 // seenBodies remembers the last requests that were answered with a 5xx, so

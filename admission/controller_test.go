@@ -108,6 +108,27 @@ func TestR4UrgentTrafficIsLeftOutOfAForecast(t *testing.T) {
 	require.Equal(t, 4*time.Second, fill(make([]float64, 4), 8, 2))
 }
 
+func TestR4DeparturesOfUrgentClassesUseNoCapacity(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 2)))
+	w.teach(10 * time.Second)
+	w.pass(30 * time.Second)
+	standard := w.ask()
+	standard.Deadline = w.now.Add(time.Minute)
+	for range 2 {
+		w.granted(w.accept(standard))
+	}
+	for range 40 { // interactive clients come and leave at once
+		a := w.ask()
+		a.Class, a.Deadline = "interactive", w.now.Add(10*time.Minute)
+		ticket := w.accept(a)
+		w.c.Leave(w.now, ticket)
+		w.c.End(w.now, ticket, Cancelled, "")
+	}
+	for range 3 {
+		w.accept(standard) // a slot is free after 10 s
+	}
+}
+
 func TestR5TurnedAwayWhenTheDeadlineCannotBeMetAnyMore(t *testing.T) {
 	w := newWorld(t, testConfig(rep("a", 1)))
 	running := w.granted(w.accept(w.ask()))

@@ -157,6 +157,9 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 	}
 	c.resolveSuspect(now, t)
 	c.arrivedIn(t)
+	if t.promised { // what it took in truth, instead of what was expected
+		t.class.flow.add(now, t.used-t.promise)
+	}
 	c.setPhase(t, ended)
 	switch o {
 	case Completed:

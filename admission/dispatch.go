@@ -23,7 +23,7 @@ func (c *core) enqueue(now time.Time, t *Ticket) {
 // deadline on the replica that is fastest for it; zero where deadlines do not
 // turn anyone away.
 func (c *core) latest(t *Ticket) time.Time {
-	if !c.cfg.Enabled || c.cfg.Observe || t.ask.Deadline.IsZero() {
+	if !c.cfg.Enabled || c.cfg.Observe || t.ask.Deadline.IsZero() || t.judged {
 		return time.Time{}
 	}
 	own := t.own
@@ -183,6 +183,9 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 			rep: r, pool: p, runs: m.runs, width: w, begun: now, until: now.Add(e.own()), state: leaseBusy,
 			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, p: r.Facts.Progress,
 		},
+	}
+	if e.known {
+		a.lease.first = now.Add(e.load + e.prompt)
 	}
 	a.lease.permit = r.Breaker.Begin(now)
 	if a.lease.trial {

@@ -70,6 +70,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	})
 	c.setPhase(t, between)
 	t.current = nil
+	c.passedFirstToken(now, a)
 	poison := c.blame(now, a, r, v)
 	switch r.Kind {
 	case ResultOK:
@@ -92,6 +93,7 @@ func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 	l := &a.lease
 	l.runs.remove(a)
 	c.q.Meter().Stop(now, a.ticket.class.index, l.width)
+	a.ticket.used += now.Sub(l.begun).Seconds() * float64(l.width)
 	if l.trial {
 		l.rep.Trials -= l.width
 	}
@@ -231,6 +233,17 @@ func (c *core) succeeded(now time.Time, a *Assignment, r AttemptResult) {
 		c.judge(first, t)
 	}
 	c.learn(now, a, r)
+}
+
+// passedFirstToken judges the promise of an answer that is not streamed and
+// failed late: its first token was due before, unseen. What is left of it, a
+// retry included, has no deadline any more, unless the client stated one for
+// the whole answer.
+func (c *core) passedFirstToken(now time.Time, a *Assignment) {
+	t, first := a.ticket, a.lease.first
+	if !t.ask.Stream && !t.ask.ClientDeadline && !first.IsZero() && !now.Before(first) {
+		c.judge(first, t)
+	}
 }
 
 // decodeTime is the part of a whole answer's time after its first token: as

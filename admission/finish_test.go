@@ -400,3 +400,25 @@ func TestR13AnEndWithoutAFinishGivesTheSlotBack(t *testing.T) {
 	require.Equal(t, SlotState{Total: 1, Free: 1}, w.replica("a").Slots)
 	w.snap()
 }
+
+// TestR7AWholeAnswerIsRetriedAfterItsFirstTokensDeadline: a class's deadline is
+// about the first token, which a long answer had before it failed.
+func TestR7AWholeAnswerIsRetriedAfterItsFirstTokensDeadline(t *testing.T) {
+	for _, stated := range []bool{false, true} {
+		w := newWorld(t, testConfig(rep("a", 1), rep("b", 1)))
+		w.teach(9 * time.Second)
+		ask := w.ask()
+		ask.Stream, ask.ClientDeadline = false, stated
+		ticket := w.accept(ask)
+		a := w.granted(ticket)
+		w.pass(12 * time.Second) // the deadline was after ten
+		next := w.c.Finish(w.now, a, AttemptResult{Kind: ResultConnect})
+		if stated {
+			require.Equal(t, ActFail, next.Action, "the client stated a deadline for the whole answer")
+			continue
+		}
+		require.Equal(t, ActWait, next.Action)
+		w.serve(w.granted(ticket), time.Second)
+		require.Equal(t, Promises{Kept: 1}, w.snap().Promises)
+	}
+}

@@ -41,7 +41,7 @@ func (c *core) changed(now time.Time, r *replica.Replica) {
 }
 
 // reconfigure applies a new configuration: classes are matched by name,
-// replicas by name and URL; what is new starts unprobed, what is gone finishes
+// replicas by URL; what is new starts unprobed, what is gone finishes
 // what it has (R15).
 func (c *core) reconfigure(now time.Time, cfg Config) {
 	c.remapClasses(now, cfg)
@@ -50,12 +50,16 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 	old := c.byName
 	c.fleet, c.byName = nil, map[string]*replica.Replica{}
 	for _, rc := range cfg.Replicas {
-		r := old[rc.Name]
-		if r == nil || r.Config.URL != rc.URL {
+		r := c.known(rc, old)
+		if r == nil {
 			c.addReplica(rc)
 			continue
 		}
-		delete(old, rc.Name)
+		delete(old, r.Config.Name)
+		if i := slices.Index(c.gone, r); i >= 0 {
+			c.gone = slices.Delete(c.gone, i, i+1)
+			r.Draining = false
+		}
 		if r.Config.Engine != rc.Engine {
 			r.Facts.Engine = rc.Engine
 		}
@@ -73,6 +77,26 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 		}
 	}
 	c.dispatch(now)
+}
+
+// known is the replica that has this address already: among the present ones,
+// whatever its name was, or among those that were removed and still work. What
+// runs there holds its slots, however often it is configured anew (R1).
+func (c *core) known(rc replica.Config, present map[string]*replica.Replica) *replica.Replica {
+	if r := present[rc.Name]; r != nil && r.Config.URL == rc.URL {
+		return r
+	}
+	for _, r := range present {
+		if r.Config.URL == rc.URL {
+			return r
+		}
+	}
+	for _, r := range c.gone {
+		if r.Config.URL == rc.URL {
+			return r
+		}
+	}
+	return nil
 }
 
 // remapClasses moves books and queue to the new classes; requests of a class

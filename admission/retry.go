@@ -29,7 +29,7 @@ func (c *core) next(now time.Time, a *Assignment, r AttemptResult, v verdict, po
 // replica, or the same one where that can help.
 func (c *core) mayRetry(now time.Time, a *Assignment, r AttemptResult, v verdict) bool {
 	t := a.ticket
-	if t.tries >= c.cfg.Retry.MaxAttempts || c.cfg.Enabled && !now.Before(t.ask.Deadline) {
+	if t.tries >= c.cfg.Retry.MaxAttempts || c.cfg.Enabled && !t.judged && !now.Before(t.ask.Deadline) {
 		return false
 	}
 	if (t.ask.Once || t.lane.pin != "") && !r.NothingSent {

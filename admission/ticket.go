@@ -55,6 +55,8 @@ type Ticket struct {
 	tries   int
 	expect  int           // output tokens predicted for the model of the lane
 	own     time.Duration // what it takes on the replica that is fastest for it, up to what its deadline bounds
+	promise float64       // slot-seconds counted in its class's flow
+	used    float64       // slot-seconds that its attempts have held
 	work    float64       // slot-seconds, as the mean over the replicas that serve it
 	kept    bool          // the replica's last answer is kept by the data plane: pass it on at the end
 	avoid   []string
@@ -92,6 +94,7 @@ type lease struct {
 	trial  bool
 	begun  time.Time
 	until  time.Time // estimated end
+	first  time.Time // estimated first token; zero: nothing is known
 	cold   bool
 	p      int // progress mark of the engine when last asked
 	more   time.Duration
