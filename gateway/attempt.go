@@ -203,7 +203,7 @@ func (at *attempt) ask() {
 	}
 	extra := append(at.extra[:0], "Via", j.gw.viaHeader(j.r.Header), "X-Request-Id", j.id, "Accept-Encoding", "identity")
 	if !j.deadline.IsZero() {
-		left := max(0, j.deadline.Sub(at.sentAt)).Round(time.Millisecond)
+		left := max(time.Millisecond, j.deadline.Sub(at.sentAt).Round(time.Millisecond))
 		extra = append(extra, "X-Switchyard-Deadline", left.String())
 	}
 	if key := j.gw.replicaAuth(at.a.Replica); key != "" {
