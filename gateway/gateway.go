@@ -26,6 +26,10 @@ type Gateway struct {
 	observer   Observer
 	view       atomic.Pointer[view]
 
+	// Settled, if set before serving, is told that a replica whose word decides
+	// about zombies has noticed all who left: a probe now would free their slots.
+	Settled func(replica string)
+
 	flights   flights                   // what is under way, for draining
 	draining  atomic.Pointer[time.Time] // when draining ends; nil: the gateway serves
 	cut       chan struct{}             // closed when the time to drain is over

@@ -93,8 +93,8 @@ func (g *Gateway) bury(a *admission.Assignment, x *upstream.Exchange, width int)
 		return
 	}
 	x.Abort(zombieLimit, func(eof bool) {
-		if eof {
-			g.zombies.ended(z)
+		if eof && g.zombies.ended(z) && g.Settled != nil {
+			g.Settled(z.a.Replica)
 		}
 	})
 }
@@ -113,19 +113,22 @@ func (z *zombies) add(n *zombie, unheard func()) bool {
 }
 
 // ended notes that the replica has closed the connection of n. That is its
-// word, unless there is a better one to come.
-func (z *zombies) ended(n *zombie) {
+// word, unless there is a better one to come: settled reports that it may be
+// asked for now, since no other zombie there is unnoticed.
+func (z *zombies) ended(n *zombie) (settled bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if n.released {
-		return
+		return false
 	}
 	n.endedAt = time.Now()
-	if speaks(n.a) && n.endedAt.Sub(z.home(n.a.Replica).word) < wordAge {
-		n.timer.Reset(zombieLimit)
-	} else {
+	h := z.home(n.a.Replica)
+	if !speaks(n.a) || n.endedAt.Sub(h.word) >= wordAge {
 		n.timer.Reset(endMargin)
+		return false
 	}
+	n.timer.Reset(zombieLimit)
+	return !slices.ContainsFunc(h.dead, func(o *zombie) bool { return o.endedAt.IsZero() })
 }
 
 // unheard is called when the time to wait for a sign has passed.

@@ -79,6 +79,7 @@ func newApp(cfg *config.Config, log *slog.Logger, wrap func(gateway.Observer) ga
 	a.prober = probe.NewProber(probe.Options{
 		Interval: cfg.Health.Interval, Timeout: cfg.Health.Timeout, Sink: a.observe, Working: a.controller.Works,
 	})
+	a.gateway.Settled = a.prober.Settled
 	a.admin = &dashboard.Admin{
 		Controller: a.controller, Decisions: a.decisions, Registry: metrics.Registry,
 		Token: s.secrets.Admin.Reveal(), Reload: a.reload, Ready: func() bool { return a.controller.Snapshot(time.Now()).Serving },

@@ -18,6 +18,9 @@ const (
 	llamaGap = 2 * time.Second
 	// nudgeGap is the same for the others.
 	nudgeGap = 250 * time.Millisecond
+	// settledGap is the same where nobody who left is still unnoticed: it gives
+	// the engine a moment to free the slot.
+	settledGap = 50 * time.Millisecond
 )
 
 // ErrNotReported is the answer of SlotsBusy for a replica whose engine does
@@ -162,6 +165,18 @@ func (p *Prober) Nudge(name string) {
 	}
 }
 
+// Settled asks for a round at once: the replica has closed the connections of
+// all who left, so a question cannot keep it from noticing anyone, and what it
+// answers frees their slots.
+func (p *Prober) Settled(name string) {
+	if w := p.worker(name); w != nil {
+		w.mu.Lock()
+		w.mu.settled = true
+		w.mu.Unlock()
+		w.poke(true, nil)
+	}
+}
+
 // SlotsBusy is the last word on zombies: the number of requests that the
 // replica has in hand, running or waiting inside, whoever sent them, found out
 // by a round that begins after the call. So when it returns no more than the
@@ -223,6 +238,7 @@ type worker struct {
 
 	mu struct {
 		sync.Mutex
+		settled bool // the next round need not wait for the engine's sake
 		look    bool // the next round must find out what the replica is doing
 		engine  replica.Engine
 		waiting []chan<- replica.Facts // for the next round to begin
@@ -290,7 +306,7 @@ func (w *worker) run() {
 func (w *worker) begin() (look bool, waiting []chan<- replica.Facts) {
 	w.mu.Lock()
 	look, waiting = w.mu.look, w.mu.waiting
-	w.mu.look, w.mu.waiting = false, nil
+	w.mu.look, w.mu.settled, w.mu.waiting = false, false, nil
 	select {
 	case <-w.nudged: // this round is the answer
 	default:
@@ -329,7 +345,12 @@ func (w *worker) pause(last replica.Facts, interval time.Duration) bool {
 		case <-timer.C:
 			return true
 		case <-w.nudged:
-			timer.Reset(time.Until(earliest))
+			w.mu.Lock()
+			if w.mu.settled {
+				earliest = ended.Add(settledGap)
+			}
+			w.mu.Unlock()
+			timer.Reset(max(settledGap, time.Until(earliest)))
 		}
 	}
 }

@@ -165,6 +165,26 @@ func TestProberNudge(t *testing.T) {
 }
 
 // PAINS 27: a hung replica holds up nobody else, and is asked again.
+// TestR1ProberSettled: once nobody who left is unnoticed, llama.cpp's word may
+// be asked for without its silence, and frees their slots.
+func TestR1ProberSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fl := newFleet(t, Options{Interval: time.Minute, Timeout: second})
+		defer fl.close()
+		fl.serve("l", aLlama(t))
+		fl.Add(fl.target("l"))
+		fl.Settled("unknown")
+		elapse(settledGap)
+		require.Len(t, fl.of("l"), 1)
+		fl.Settled("l")
+		elapse(settledGap)
+		require.Len(t, fl.of("l"), 2)
+		fl.Nudge("l") // the next one waits as ever
+		elapse(second)
+		require.Len(t, fl.of("l"), 2)
+	})
+}
+
 func TestProberHungReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fl := newFleet(t, Options{Interval: 2 * second, Timeout: 2 * second})
