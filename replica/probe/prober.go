@@ -347,10 +347,10 @@ func (w *worker) pause(last replica.Facts, interval time.Duration) bool {
 		case <-w.nudged:
 			w.mu.Lock()
 			if w.mu.settled {
-				earliest = ended.Add(settledGap)
+				earliest = time.Now().Add(settledGap)
 			}
 			w.mu.Unlock()
-			timer.Reset(max(settledGap, time.Until(earliest)))
+			timer.Reset(time.Until(earliest))
 		}
 	}
 }

@@ -177,7 +177,7 @@ func TestR1ProberSettled(t *testing.T) {
 		elapse(settledGap)
 		require.Len(t, fl.of("l"), 1)
 		fl.Settled("l")
-		elapse(settledGap)
+		elapse(2 * settledGap)
 		require.Len(t, fl.of("l"), 2)
 		fl.Nudge("l") // the next one waits as ever
 		elapse(second)
