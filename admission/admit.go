@@ -255,7 +255,7 @@ func (c *core) queueFull(now time.Time, ask Ask, f forecast) *Refusal {
 		return &Refusal{
 			Reason:     ReasonQueueFull,
 			Message:    fmt.Sprintf("the queue is full: %d bytes of requests wait, and this one has %d", c.q.Bytes(), ask.Bytes),
-			RetryAfter: retryAfter(f.wait / 2),
+			RetryAfter: retryAfter(f.wait / 2), NoRetry: ask.Bytes > q.MaxBytes,
 		}
 	}
 	return nil

@@ -339,7 +339,7 @@ func TestR15StoppingTellsTheQueueAndRefusesNewcomers(t *testing.T) {
 	a := w.ask()
 	a.Deadline = w.now.Add(time.Minute)
 	soon, late := w.accept(a), w.accept(a)
-	w.c.Stop(w.now, 10*time.Second)
+	w.c.Stop(w.now, 20*time.Second) // soon would end after 16 s, late after 24
 	w.waits(soon)
 	require.Equal(t, ReasonDraining, w.refused(late).Reason)
 	w.c.End(w.now, late, Refused, ReasonDraining)

@@ -218,7 +218,7 @@ func (c *core) firstTokenTimeout(t *Ticket, e estimate, cold bool) time.Duration
 // moveAfter is when a silent attempt may be given up for another replica: at
 // half of its remaining deadline, but not before twice what it should take.
 func (c *core) moveAfter(now time.Time, t *Ticket, e estimate) time.Duration {
-	if !e.known || t.ask.Deadline.IsZero() || len(c.fleet) < 2 || t.lane.pin != "" {
+	if !e.known && e.load > 0 || t.ask.Deadline.IsZero() || len(c.fleet) < 2 || t.lane.pin != "" {
 		return 0
 	}
 	expected := e.load + e.prompt

@@ -132,12 +132,12 @@ func (c *core) drainReplica(now time.Time, name string, on bool) bool {
 }
 
 // stop begins the end: new requests are refused, and of the queued ones those
-// that cannot start within timeout are told at once (R15).
+// that cannot end within timeout are told at once (R15).
 func (c *core) stop(now time.Time, timeout time.Duration) {
 	c.stopping, c.stopAt = true, now.Add(timeout)
 	for _, t := range c.waiters() {
 		f := c.forecast(now, t)
-		if f.known && f.wait > timeout || f.none {
+		if f.known && f.wait+f.load+f.prompt+f.rest > timeout || f.none {
 			c.turnAway(now, t, c.drainingRefusal(now))
 		}
 	}

@@ -104,6 +104,14 @@ func (c *core) sameModelLarger(now time.Time, a *Assignment, had int) bool {
 	return false
 }
 
+// failureWords say what happened without the addresses that logs have.
+var failureWords = map[ResultKind]string{
+	ResultConnect: "it could not be reached or broke off before its answer",
+	ResultNoToken: "no first token came in time",
+	ResultEmpty:   "its answer was empty or broken",
+	ResultMoved:   "it was too slow",
+}
+
 // failure is the gateway's own answer when attempts are used up.
 func (c *core) failure(now time.Time, a *Assignment, r AttemptResult, v verdict) *Refusal {
 	t := a.ticket
@@ -111,8 +119,8 @@ func (c *core) failure(now time.Time, a *Assignment, r AttemptResult, v verdict)
 	if v.late {
 		f.Reason = ReasonUpstreamTimeout
 	}
-	what := r.Detail
-	if what == "" {
+	what, ok := failureWords[r.Kind]
+	if !ok {
 		what = v.label
 	}
 	f.Message = fmt.Sprintf("%d attempts failed, the last on %s: %s", t.tries, a.Replica, what)

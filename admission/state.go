@@ -20,7 +20,7 @@ func (c *core) snapshot(now time.Time) *Snapshot {
 	}
 	for _, r := range c.fleet {
 		s.Replicas = append(s.Replicas, replicaState(now, r))
-		s.Serving = s.Serving || r.Available(now)
+		s.Serving = s.Serving || r.Available(now) && !r.Facts.Loading
 	}
 	s.Serving = s.Serving && !c.stopping
 	return s

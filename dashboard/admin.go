@@ -4,7 +4,6 @@
 package dashboard
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"embed"
@@ -187,10 +186,4 @@ func writeText(w http.ResponseWriter, status int, text string) {
 // NewServer returns the HTTP server of the admin listener.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
-}
-
-// Shutdown ends the streams and the server.
-func (a *Admin) Shutdown(ctx context.Context, s *http.Server) error {
-	a.Close()
-	return s.Shutdown(ctx)
 }

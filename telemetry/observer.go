@@ -21,6 +21,10 @@ type Observer struct {
 func (o *Observer) RequestEnded(r gateway.Record) {
 	o.Metrics.RequestEnded(r)
 	o.Decisions.Add(r.Decision)
+	if d := r.Decision; d.WouldRefuse {
+		o.Log.Info("would have refused", "id", r.ID, "class", r.Class, "model", r.Model,
+			"deadline_s", d.DeadlineS, "forecast_s", d.ForecastS, "outcome", d.Outcome)
+	}
 	level := slog.LevelDebug
 	if r.Outcome == admission.Failed {
 		level = slog.LevelWarn

@@ -60,7 +60,7 @@ func newApp(cfg *config.Config, log *slog.Logger, wrap func(gateway.Observer) ga
 	if cfg.TLS.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(cfg.TLS.Cert, cfg.TLS.Key)
 		if err != nil {
-			return nil, fmt.Errorf("loading tls.cert and tls.key: %w", err)
+			return nil, usageError{fmt.Errorf("loading tls.cert and tls.key: %w", err)}
 		}
 		a.serverTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
@@ -188,12 +188,23 @@ func (a *app) reload() error {
 	return nil
 }
 
+// lastBytes is how long the last answers may take to leave after their requests
+// have ended.
+const lastBytes = 500 * time.Millisecond
+
 // stop drains the data plane and ends everything (R15).
 func (a *app) stop() error {
 	err := a.gateway.Shutdown(context.Background())
-	brief, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	a.admin.Close()
+	// No request is left. What a server still waits for is connections that
+	// have sent nothing, a balancer's: those may be cut.
+	brief, cancel := context.WithTimeout(context.Background(), lastBytes)
 	defer cancel()
-	err = errors.Join(err, a.data.Shutdown(brief), a.admin.Shutdown(brief, a.ops))
+	for _, s := range []*http.Server{a.data, a.ops} {
+		if s.Shutdown(brief) != nil {
+			_ = s.Close()
+		}
+	}
 	a.prober.Close()
 	a.end()
 	a.background.Wait()

@@ -69,11 +69,11 @@ func lookUp(c *config.Config) (*site, error) {
 		}
 		pem, err := os.ReadFile(r.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("replica %s: reading ca_file: %w", r.Name, err)
+			return nil, usageError{fmt.Errorf("replica %s: reading ca_file: %w", r.Name, err)}
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("replica %s: ca_file %s has no certificate in PEM form", r.Name, r.CAFile)
+			return nil, usageError{fmt.Errorf("replica %s: ca_file %s has no certificate in PEM form", r.Name, r.CAFile)}
 		}
 		s.roots[r.Name] = pool
 	}

@@ -49,7 +49,7 @@ func TestOllamaReportsItself(t *testing.T) {
 	require.Equal(t, entry(ollamaTags, 1), string(tiny.Tag))
 	require.Equal(t, entry(ollamaList, 1), string(tiny.OpenAI))
 
-	require.Equal(t, []string{"/", "/api/ps", "/api/tags", "/v1/models", "/api/version"}, f.took())
+	require.Equal(t, []string{"/", "/api/version", "/api/ps", "/api/tags", "/v1/models", "/api/version"}, f.took())
 	for range listEvery - 1 {
 		round(t, p)
 		require.Equal(t, []string{"/api/ps"}, f.took())

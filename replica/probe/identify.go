@@ -28,7 +28,10 @@ func identify(ctx context.Context, c *client) (found, error) {
 		return sure(replica.EngineLlamaCpp, "Server: "+root.header.Get("Server")), nil
 	}
 	if root.status == http.StatusOK && bytes.HasPrefix(bytes.TrimSpace(root.body), []byte("Ollama is running")) {
-		return sure(replica.EngineOllama, `GET / says "Ollama is running"`), nil
+		// A gateway like this one says so too, whatever is behind it.
+		if v, err := c.get(ctx, "/api/version"); err != nil || ollamaVersion(v) != "" {
+			return sure(replica.EngineOllama, `GET / says "Ollama is running"`), err
+		}
 	}
 	list, err := c.get(ctx, "/v1/models")
 	if err != nil {
@@ -77,9 +80,6 @@ func identifyByDetail(ctx context.Context, c *client, listed bool) (found, bool,
 	if metrics.status == http.StatusOK && bytes.Contains(metrics.body, []byte("\nvllm:")) {
 		return sure(replica.EngineVLLM, "GET /metrics has vllm: names"), true, nil
 	}
-	if listed {
-		return found{}, false, nil
-	}
 	props, err := c.get(ctx, "/props")
 	if err != nil {
 		return found{}, false, err
@@ -88,15 +88,26 @@ func identifyByDetail(ctx context.Context, c *client, listed bool) (found, bool,
 	if props.server("llama.cpp") || props.decode(&p) && (p.Slots > 0 || p.Role == "router") {
 		return sure(replica.EngineLlamaCpp, "GET /props is llama.cpp's"), true, nil
 	}
+	if listed {
+		return found{}, false, nil
+	}
 	version, err := c.get(ctx, "/api/version")
 	if err != nil {
 		return found{}, false, err
 	}
-	var v struct{ Version string }
-	if version.decode(&v) && v.Version != "" {
-		return sure(replica.EngineOllama, fmt.Sprintf("GET /api/version: %q", v.Version)), true, nil
+	if v := ollamaVersion(version); v != "" {
+		return sure(replica.EngineOllama, fmt.Sprintf("GET /api/version: %q", v)), true, nil
 	}
 	return found{}, false, nil
+}
+
+// ollamaVersion reads an answer of /api/version; "" if it is none.
+func ollamaVersion(a answer) string {
+	var v struct{ Version string }
+	if a.status != http.StatusOK || !a.decode(&v) {
+		return ""
+	}
+	return v.Version
 }
 
 func sure(e replica.Engine, saw string) found { return found{engine: e, certain: true, saw: saw} }
