@@ -10,18 +10,20 @@ import (
 // core is the pure part of the controller: one event in, state changed, no
 // clock, no lock, no I/O. Grants go to tickets' own channels, which have room.
 type core struct {
-	cfg     Config
-	began   time.Time
-	q       *queue.Queue[lane]
-	fleet   []*replica.Replica // in configuration order
-	byName  map[string]*replica.Replica
-	gone    []*replica.Replica // removed by a reload, still holding slots
-	routes  map[lane]*route
-	overlap map[[2]lane]bool
-	running map[*replica.Slots]*runs
-	bound   map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
-	seq     uint64
-	turn    int // rotates ties between equal replicas
+	cfg       Config
+	began     time.Time
+	q         *queue.Queue[lane]
+	fleet     []*replica.Replica // in configuration order
+	byName    map[string]*replica.Replica
+	gone      []*replica.Replica // removed by a reload, still holding slots
+	routes    map[lane]*route
+	overlap   map[[2]lane]bool
+	lastLane  lane
+	lastRoute *route // of lastLane; nil: none
+	running   map[*replica.Slots]*runs
+	bound     map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
+	seq       uint64
+	turn      int // rotates ties between equal replicas
 
 	totals  Totals
 	promise Promises

@@ -104,11 +104,11 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	if f.none {
 		return f
 	}
-	slots, free := c.slotTimes(now, t, members)
 	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, t.lane) })
-	if free && ahead == 0 {
+	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
 		return f
 	}
+	slots := c.slotTimes(now, members)
 	f.wait = fill(slots, work, c.urgentLoad(now, t))
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share))
@@ -127,13 +127,11 @@ func (c *core) notes(now time.Time, t *Ticket, wait time.Duration) []CandidateNo
 	return out
 }
 
-// slotTimes gives, for each slot of the members, the seconds until it is free,
-// and whether one of them has room for the request now.
-func (c *core) slotTimes(now time.Time, t *Ticket, members []*member) (slots []float64, free bool) {
-	slots = c.slotEnds[:0]
+// slotTimes gives, for each slot of the members, the seconds until it is free.
+func (c *core) slotTimes(now time.Time, members []*member) []float64 {
+	slots := c.slotEnds[:0]
 	for _, m := range members {
 		n := m.rep.FreeIn(now, m.pool)
-		free = free || n >= need(m.pool, t)
 		for range n {
 			slots = append(slots, 0)
 		}
@@ -150,7 +148,7 @@ func (c *core) slotTimes(now time.Time, t *Ticket, members []*member) (slots []f
 		}
 	}
 	c.slotEnds = slots
-	return slots, free
+	return slots
 }
 
 // remaining predicts how long a running attempt holds its slot still. One that

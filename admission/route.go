@@ -43,6 +43,15 @@ type route struct {
 
 // route finds a lane's route.
 func (c *core) route(l lane) *route {
+	if c.lastRoute != nil && c.lastLane == l { // a decision asks several times
+		return c.lastRoute
+	}
+	rt := c.findRoute(l)
+	c.lastLane, c.lastRoute = l, rt
+	return rt
+}
+
+func (c *core) findRoute(l lane) *route {
 	if rt := c.routes[l]; rt != nil {
 		return rt
 	}
@@ -72,6 +81,7 @@ const maxRoutes = 1024
 func (c *core) forgetRoutes() {
 	clear(c.routes)
 	clear(c.overlap)
+	c.lastRoute = nil
 }
 
 func (c *core) runsOn(p *replica.Slots) *runs {
