@@ -31,6 +31,17 @@ var breakages = []breakage{
 	}},
 	{name: "malformed chunks", reason: brokeMalformed, code: "upstream_failed", then: func(_ face, k *call) { k.raw("zzz\r\n"); k.untilGone() }},
 	{name: "half an event and closed", reason: brokeReset, code: "upstream_failed", then: func(f face, k *call) { k.chunk(f.content[1][:len(f.content[1])-3]) }},
+	{name: "an event without its last line's end and a clean end", reason: brokeEnd, code: "upstream_failed", then: func(f face, k *call) {
+		k.chunk(strings.TrimRight(f.content[1], "\n"))
+		k.end()
+	}},
+	{name: "an event without its blank line and a clean end", reason: brokeEnd, code: "upstream_failed", then: func(f face, k *call) {
+		k.chunk(strings.TrimRight(f.content[1], "\n"))
+		if strings.HasPrefix(f.media, "text/") {
+			k.chunk("\n")
+		}
+		k.end()
+	}},
 	{name: "half an event and a clean end", reason: brokeEnd, code: "upstream_failed", then: func(f face, k *call) {
 		k.chunk(f.content[1][:len(f.content[1])/2])
 		k.end()
@@ -142,6 +153,121 @@ func TestAfterTheTerminalEventR8(t *testing.T) {
 				require.EqualValues(t, 1, r.totals().Completed)
 			})
 		}
+	}
+}
+
+// R8: what the end of the body has cut of its last event's framing does not
+// matter where that event ends the answer; it is passed on as it came.
+func TestTheTerminalEventWithoutItsFramingR8(t *testing.T) {
+	for _, f := range faces {
+		for _, cut := range []string{"\n", "\n\n"} {
+			t.Run(f.name, func(t *testing.T) {
+				events := strings.TrimSuffix(f.events(), cut)
+				tr := newTroupe(t, func(k *call) { k.streamHead(f.media); k.chunk(events); k.end() })
+				r := newRig(t, tr, func(o *rigging) { o.engine = f.engine })
+				got := r.post(f.path, f.body(true))
+				require.Equal(t, events, got.body)
+				require.True(t, got.clean)
+				require.EqualValues(t, 1, r.totals().Completed)
+				require.Zero(t, r.failures())
+			})
+		}
+	}
+}
+
+// R7: content whose event the end of the body has cut is no content, and commits
+// nothing.
+func TestOnlyAnUnfinishedEventIsAFailedAttemptR7(t *testing.T) {
+	for _, f := range faces {
+		t.Run(f.name, func(t *testing.T) {
+			tr := newTroupe(t, func(k *call) {
+				k.streamHead(f.media)
+				k.chunk(f.begin + strings.TrimRight(f.content[0], "\n"))
+				k.end()
+			}, f.good(true))
+			r := newRig(t, tr, func(o *rigging) { o.engine = f.engine })
+			got := r.post(f.path, f.body(true))
+			require.Equal(t, f.events(), got.body)
+			require.Equal(t, "2", got.header.Get("X-Switchyard-Attempts"))
+			require.EqualValues(t, 1, r.failures())
+		})
+	}
+}
+
+// R8: [DONE] ends an answer also where no choice has said why it finished, and
+// how the connection ends then is of no concern; a finish_reason alone needs
+// the clean end.
+func TestDoneAloneIsTerminalR8(t *testing.T) {
+	f := faces[0]
+	finish := strings.TrimSuffix(f.terminal, "data: [DONE]\n\n")
+	for _, c := range []struct {
+		name, events string
+		whole        bool
+	}{
+		{"after content", f.begin + f.content[0] + "data: [DONE]\n\n", true},
+		{"alone", "data: [DONE]\n\n", true},
+		{"with CRLF and an id", f.content[0] + "data:[DONE]\r\nid: 7\r\n\r\n", true},
+		{"only a finish_reason", f.content[0] + finish, false},
+		{"a finish_reason and text that names it", f.content[0] + strings.Replace(finish, `"delta":{}`, `"delta":{"content":"\ndata: [DONE]"}`, 1), false},
+	} {
+		for name, then := range map[string]func(*call){
+			"closed": func(*call) {}, "reset": func(k *call) { k.drained(); k.reset() }, "malformed": func(k *call) { k.raw("zzz\r\n") },
+		} {
+			t.Run(c.name+"/"+name, func(t *testing.T) {
+				tr := newTroupe(t, func(k *call) { k.streamHead(f.media); k.chunk(c.events); then(k) })
+				r := newRig(t, tr)
+				got := r.post(f.path, f.body(true))
+				if !c.whole {
+					require.True(t, strings.HasPrefix(got.body, c.events+f.errorIs), "%s", got.body)
+					require.False(t, got.clean)
+					return
+				}
+				require.Equal(t, c.events, got.body)
+				require.True(t, got.clean)
+				require.EqualValues(t, 1, r.totals().Completed)
+				require.Zero(t, r.failures())
+			})
+		}
+	}
+}
+
+// R7: comments and roles are no content. They never commit, however many there
+// are: more of them than may be held back, or for longer than the first token
+// may take, and the attempt has failed.
+func TestNothingButCommentsIsAFailedAttemptR7(t *testing.T) {
+	for _, f := range faces {
+		idle := strings.Repeat(":\n\n", 40) + f.begin
+		if !strings.HasPrefix(f.media, "text/") {
+			idle = strings.Repeat(`{"model":"tiny","message":{"role":"assistant","content":""},"done":false}`+"\n", 4)
+		}
+		endless := func(gap time.Duration) act {
+			return func(k *call) {
+				k.streamHead(f.media)
+				for k.wait(gap) {
+					k.chunk(idle)
+				}
+			}
+		}
+		check := func(t *testing.T, gap time.Duration, result string, change func(*rigging)) {
+			t.Parallel()
+			tr := newTroupe(t, endless(gap), f.good(true))
+			r := newRig(t, tr, func(o *rigging) { o.engine = f.engine }, change)
+			got := r.post(f.path, f.body(true))
+			require.Equal(t, f.events(), got.body[:min(len(got.body), 2<<10)])
+			require.Equal(t, "2", got.header.Get("X-Switchyard-Attempts"))
+			seen := r.seen.after(t, 1)
+			require.Equal(t, result, seen.attempts[0])
+			require.Empty(t, seen.broken)
+			require.EqualValues(t, 1, r.failures())
+		}
+		t.Run("too many/"+f.name, func(t *testing.T) {
+			check(t, time.Millisecond, "empty", func(o *rigging) { o.settings.RetryBuffer = 4 << 10 })
+		})
+		t.Run("too long/"+f.name, func(t *testing.T) {
+			check(t, 5*time.Millisecond, "no_first_token", func(o *rigging) {
+				o.retry.FirstTokenFloor, o.retry.LoadTimeout = stallInTests, stallInTests
+			})
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"io"
 	"time"
 
@@ -17,9 +18,10 @@ type relay struct {
 	*attempt
 	events   *dialect.Stream
 	run      []byte // events that came in one read and go out in one write
-	ends     int    // terminal events so far
-	terminal bool   // one of them has gone out
-	final    bool   // and nothing more is due: in OpenAI's format, [DONE] has come
+	ending   bool   // the terminal event is among them, or went before
+	closing  bool   // and it is one after which nothing more is due: in OpenAI's format, only [DONE]
+	terminal bool   // ending, and it has gone out
+	final    bool   // closing, and it has gone out
 }
 
 // stream takes an answer of events.
@@ -55,8 +57,7 @@ func (r *relay) pass(p []byte) bool {
 		return false
 	}
 	r.run = nil
-	r.terminal = r.ends > 0
-	r.final = r.ends > 1 || r.terminal && r.j.ep.Format != dialect.OpenAI
+	r.terminal, r.final = r.ending, r.closing
 	if r.events.Complete() && !over {
 		r.expect(tailTimeout)
 		if r.ended() {
@@ -79,7 +80,8 @@ func (r *relay) take(p, event []byte, kind dialect.EventKind) bool {
 	case dialect.EventError:
 		return r.errorEvent(p, event)
 	case dialect.EventTerminal:
-		r.ends++
+		r.ending = true
+		r.closing = r.closing || r.j.ep.Format != dialect.OpenAI || done(event)
 		r.tokenSeen()
 	case dialect.EventContent:
 		r.tokenSeen()
@@ -92,14 +94,31 @@ func (r *relay) take(p, event []byte, kind dialect.EventKind) bool {
 	if r.committed {
 		return r.gather(p, event)
 	}
-	if r.commits(kind) {
+	if r.commits(kind, len(event)) {
 		return r.start() && r.gather(p, event)
 	}
 	if r.held == nil {
 		r.hold(-1)
 	}
-	r.keep(event)
-	return true
+	if r.keep(event) {
+		return true
+	}
+	// Content that is still to come would have to follow what can be neither
+	// held nor dropped, and a commit without content could not be taken back.
+	r.over(admission.ResultEmpty, "more than retry.buffer and no content in it")
+	r.result.Running = true
+	return false
+}
+
+// done reports whether a terminal event is OpenAI's [DONE]: no other one has a
+// line that is no JSON.
+func done(event []byte) bool {
+	for line := range bytes.FieldsFuncSeq(event, func(c rune) bool { return c == '\n' || c == '\r' }) {
+		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok && string(bytes.TrimSpace(data)) == "[DONE]" {
+			return true
+		}
+	}
+	return false
 }
 
 // gather adds an event to those that go out together. They lie side by side in
@@ -127,16 +146,21 @@ func within(p, part []byte) bool {
 }
 
 // commits reports whether an event is worth the commit: content and the end
-// are, progress is to a client that asked for it, and so is more than we may
-// hold back.
-func (r *relay) commits(kind dialect.EventKind) bool {
+// are, progress is to a client that asked for it. An event that is too large to
+// be held back whole is taken for content before its end has shown what it is.
+func (r *relay) commits(kind dialect.EventKind, size int) bool {
 	switch kind {
 	case dialect.EventContent, dialect.EventTerminal:
 		return true
 	case dialect.EventProgress:
 		return r.j.ask.ReturnProgress
+	case dialect.EventPart:
+		if r.held != nil {
+			size += len(r.held.b)
+		}
+		return int64(size) > r.settings.RetryBuffer
 	}
-	return r.held != nil && int64(len(r.held.b)) > r.settings.RetryBuffer
+	return false
 }
 
 // start is the commit: status, headers and what was held back.
@@ -192,7 +216,7 @@ func (r *relay) end() {
 	r.result.Usage = r.usage()
 	switch {
 	case !r.terminal || !r.events.Complete():
-	case r.final && r.result.Kind == admission.ResultBroken && !r.said,
+	case r.final && !r.said && !r.undelivered,
 		r.result.Kind == admission.ResultClientGone && !r.undelivered && r.j.left(),
 		r.broke == brokeStall:
 		r.result.Kind = admission.ResultOK
