@@ -4,6 +4,7 @@
 package telemetry
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +24,32 @@ type Metrics struct {
 	refusal                                                                     prometheus.Histogram
 
 	models, keys *labels
+	series       sync.Map // seriesKey → *series: looking labels up costs more than counting
+}
+
+// seriesKey names what a request's end feeds; its values are bounded as labels are.
+type seriesKey struct {
+	class, key, model string
+	outcome           admission.Outcome
+}
+
+type series struct {
+	requests                          prometheus.Counter
+	duration, wait, forecastErr, tpot prometheus.Observer
+}
+
+func (m *Metrics) seriesOf(k seriesKey) *series {
+	if s, ok := m.series.Load(k); ok {
+		return s.(*series)
+	}
+	s, _ := m.series.LoadOrStore(k, &series{
+		requests:    m.requests.WithLabelValues(k.class, k.key, k.model, k.outcome.String()),
+		duration:    m.duration.WithLabelValues(k.model, k.class),
+		wait:        m.wait.WithLabelValues(k.class),
+		forecastErr: m.forecastErr.WithLabelValues(k.class),
+		tpot:        m.tpot.WithLabelValues(k.model, k.class),
+	})
+	return s.(*series)
 }
 
 var (
@@ -71,15 +98,16 @@ func NewMetrics(snapshot func() *admission.Snapshot) *Metrics {
 // RequestEnded implements gateway.Observer.
 func (m *Metrics) RequestEnded(r gateway.Record) {
 	model, class := m.model(r), r.Class
-	m.requests.WithLabelValues(class, m.keys.bound(r.Key), model, r.Outcome.String()).Inc()
-	m.duration.WithLabelValues(model, class).Observe(r.Took.Seconds())
+	s := m.seriesOf(seriesKey{class, m.keys.bound(r.Key), model, r.Outcome})
+	s.requests.Inc()
+	s.duration.Observe(r.Took.Seconds())
 	if r.Outcome == admission.Refused {
 		m.refusals.WithLabelValues(class, string(r.Reason)).Inc()
 	}
 	if r.Attempts == 0 {
 		return
 	}
-	m.wait.WithLabelValues(class).Observe(r.Queued.Seconds())
+	s.wait.Observe(r.Queued.Seconds())
 	u := r.Usage
 	if n := u.PromptTokens; n > 0 {
 		m.promptTok.WithLabelValues(r.Replica, model).Add(float64(n))
@@ -89,10 +117,10 @@ func (m *Metrics) RequestEnded(r gateway.Record) {
 		m.outTok.WithLabelValues(r.Replica, model).Add(float64(n))
 	}
 	if r.FirstToken > 0 {
-		m.forecastErr.WithLabelValues(class).Observe(r.FirstToken.Seconds() - r.Decision.ForecastS)
+		s.forecastErr.Observe(r.FirstToken.Seconds() - r.Decision.ForecastS)
 	}
 	if d := decodeTime(r); d > 0 && u.OutputTokens > 1 {
-		m.tpot.WithLabelValues(model, class).Observe(d.Seconds() / float64(u.OutputTokens-1))
+		s.tpot.Observe(d.Seconds() / float64(u.OutputTokens-1))
 	}
 }
 
