@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"fmt"
-
 	"net/http"
 	"os"
 	"path/filepath"

@@ -227,8 +227,14 @@ func (r *rig) fault(t *testing.T, name string, f simserver.Fault) {
 // left alone after a few attempts.
 func TestR7FaultsOfOneOfTwo(t *testing.T) {
 	faults := []simserver.Fault{
-		{Kind: "refuse"}, {Kind: "reset"}, {Kind: "error"}, {Kind: "error", Status: 502}, {Kind: "empty"},
-		{Kind: "busy", RetryAfter: time.Second}, {Kind: "busy", Status: 429}, {Kind: "error", Status: 408},
+		{Kind: "refuse"},
+		{Kind: "reset"},
+		{Kind: "error"},
+		{Kind: "error", Status: 502},
+		{Kind: "empty"},
+		{Kind: "busy", RetryAfter: time.Second},
+		{Kind: "busy", Status: 429},
+		{Kind: "error", Status: 408},
 	}
 	for _, f := range faults {
 		t.Run(fmt.Sprintf("%s %d", f.Kind, f.Status), func(t *testing.T) {
