@@ -64,12 +64,16 @@ function ended(d) {
 // EventSource cannot send the admin token, so the stream is read by fetch.
 async function listen() {
   const token = sessionStorage.getItem("token");
-  const answer = await fetch("/admin/events", { headers: token ? { Authorization: `Bearer ${token}` } : {} });
+  const ask = (path) => fetch(path, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
+  const answer = await ask("/admin/events");
   if (answer.status === 401) {
     const given = prompt("Admin token");
     if (given) sessionStorage.setItem("token", given);
     return;
   }
+  const last = await ask("/admin/decisions?limit=30").then((a) => a.json());
+  byId("requests").replaceChildren();
+  last.reverse().forEach(ended);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
