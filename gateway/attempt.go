@@ -28,7 +28,7 @@ type attempt struct {
 
 	// What is waited for, and until when.
 	awaits  awaited
-	tokenBy time.Time     // the first token
+	tokenBy time.Time     // the first token, once the request has been written
 	endBy   time.Time     // the end
 	moveAt  time.Time     // when to ask for a better replica; zero: never (any more)
 	moveGap time.Duration // what lay between the last two such times
@@ -101,11 +101,6 @@ func (at *attempt) send() bool {
 	j := at.j
 	j.record.Replica, j.record.Attempts, j.record.Queued = at.a.Replica, at.a.Attempt, at.a.Queued
 	at.sentAt = time.Now()
-	at.tokenBy = at.sentAt.Add(at.a.FirstTokenTimeout)
-	if at.a.MoveAfter > 0 {
-		at.moveGap = at.a.MoveAfter
-		at.moveAt = at.sentAt.Add(at.moveGap)
-	}
 	client := j.gw.replicaClient(at.a.Replica)
 	if client == nil {
 		at.over(admission.ResultConnect, "the replica is no longer configured")
@@ -115,16 +110,29 @@ func (at *attempt) send() bool {
 	at.ask()
 	ctx, cancel := j.sending(len(at.request.Body))
 	defer cancel()
-	x, err := client.Start(ctx, &at.request, at.tokenBy)
+	x, err := client.Start(ctx, &at.request, at.sentAt.Add(at.a.FirstTokenTimeout))
 	if err != nil {
 		at.lost(err)
 		at.result.Running = false // there is nobody left to ask
 		return false
 	}
 	at.exchange = x
+	at.patience(time.Now())
 	j.attach(x)
 	j.gw.zombies.lives(at.a, at.width())
 	return true
+}
+
+// patience sets until when the first token is waited for. A large request has
+// been written by now: while its bytes still went, the replica could not answer,
+// and that they went slowly is no sign of a hang (R7). The time to move is half
+// of what remains of the deadline, from here as from the start.
+func (at *attempt) patience(now time.Time) {
+	at.tokenBy = now.Add(at.a.FirstTokenTimeout)
+	if at.a.MoveAfter > 0 {
+		at.moveGap = max(minMoveGap, at.a.MoveAfter-now.Sub(at.sentAt)/2)
+		at.moveAt = now.Add(at.moveGap)
+	}
 }
 
 // receive takes the answer, as far as it comes.
@@ -211,6 +219,7 @@ func (at *attempt) ask() {
 	}
 	at.request = upstream.Request{
 		Method: j.r.Method, Target: j.r.URL.RequestURI(), Header: j.r.Header, Extra: extra, Body: body,
+		Stall: at.settings.StallTimeout,
 	}
 }
 

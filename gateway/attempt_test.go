@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
+	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +97,70 @@ func TestHeadersToTheClient(t *testing.T) {
 	require.Equal(t, []string{"mine"}, h.Values("X-Request-ID"))
 	require.NotEqual(t, "theirs", h.Get("X-Switchyard-Replica"))
 	require.Equal(t, []string{"a=1", "b=2"}, h.Values("Set-Cookie"))
+}
+
+// slowly reads 64 KiB in 20 ms, and nothing any more after most bytes.
+type slowly struct {
+	net.Conn
+	n, most int
+	gone    <-chan struct{}
+}
+
+func (c *slowly) Read(p []byte) (int, error) {
+	if c.n >= c.most {
+		<-c.gone
+		return 0, io.EOF
+	}
+	n, err := c.Conn.Read(p[:min(len(p), 64<<10)])
+	before := c.n
+	if c.n += n; before>>16 != c.n>>16 {
+		<-time.After(20 * time.Millisecond)
+	}
+	return n, err
+}
+
+// R7: a request that goes to a replica slowly is no hang: the first token is
+// waited for from when it has been written. A replica that takes no more of it
+// for stall_timeout has failed.
+func TestASlowUploadIsNoHangR7(t *testing.T) {
+	const floor = 2 * time.Second
+	f := faces[0]
+	body := strings.Replace(f.body(true), "hello there", strings.Repeat("hello there ", 1<<20), 1)
+	quick := func(o *rigging) {
+		o.retry.FirstTokenFloor, o.retry.LoadTimeout = floor, floor
+		o.observing = true
+	}
+	t.Run("goes on", func(t *testing.T) {
+		tr := newTroupe(t, f.good(true))
+		tr.reads = func(c net.Conn) io.Reader {
+			c.(*net.TCPConn).SetReadBuffer(256 << 10)
+			return &slowly{Conn: c, most: math.MaxInt}
+		}
+		r := newRig(t, tr, quick)
+		began := time.Now()
+		got := r.post(f.path, body)
+		require.Equal(t, f.events(), got.body)
+		require.Greater(t, time.Since(began), floor, "slow enough to prove something")
+		require.Equal(t, "1", got.header.Get("X-Switchyard-Attempts"))
+		require.Zero(t, r.failures())
+	})
+	t.Run("stops", func(t *testing.T) {
+		var stopped atomic.Bool
+		gone := make(chan struct{})
+		defer close(gone)
+		tr := newTroupe(t, f.good(true))
+		tr.reads = func(c net.Conn) io.Reader {
+			if stopped.Swap(true) {
+				return c
+			}
+			return &slowly{Conn: c, most: 1 << 20, gone: gone}
+		}
+		r := newRig(t, tr, quick, func(o *rigging) { o.settings.StallTimeout = stallInTests })
+		got := r.post(f.path, body)
+		require.Equal(t, f.events(), got.body)
+		require.Equal(t, "2", got.header.Get("X-Switchyard-Attempts"))
+		require.EqualValues(t, 1, r.failures())
+	})
 }
 
 // R7: both forms of Retry-After, and the finer one of gateways like this.

@@ -35,6 +35,9 @@ type troupe struct {
 
 	listeners []net.Listener
 
+	// reads, if set, stands between a connection and what is read from it.
+	reads func(net.Conn) io.Reader
+
 	mu struct {
 		sync.Mutex
 		calls  []*call
@@ -103,7 +106,11 @@ func (tr *troupe) serve(name string, c net.Conn) {
 		defer tr.mu.Unlock()
 		delete(tr.mu.conns, c)
 	}()
-	br := bufio.NewReader(c)
+	var from io.Reader = c
+	if tr.reads != nil {
+		from = tr.reads(c)
+	}
+	br := bufio.NewReader(from)
 	for fresh := true; ; fresh = false {
 		r, err := http.ReadRequest(br)
 		if err != nil {

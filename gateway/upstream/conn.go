@@ -250,14 +250,36 @@ func (c *conn) answering() bool {
 
 func (c *conn) peek(fd uintptr) { c.got.n, c.got.again, c.got.err = peekNow(fd) }
 
-// write sends head and then body, waiting where it must: until deadline, and no
-// longer than ctx.
-func (c *conn) write(ctx context.Context, deadline time.Time, head, body []byte) (int, error) {
-	bufs := net.Buffers{head}
-	if len(body) > 0 {
-		bufs = append(bufs, body)
+// pace bounds a write: all of it by deadline, or, if stall is set, each wait for
+// the server to accept a byte.
+type pace struct {
+	deadline time.Time
+	stall    time.Duration
+}
+
+// until is the deadline of what is written next.
+func (p pace) until() time.Time {
+	if p.stall > 0 {
+		return time.Now().Add(p.stall)
 	}
-	if err := c.nc.SetWriteDeadline(deadline); err != nil {
+	return p.deadline
+}
+
+// pieceSize is how much is written under one deadline if it moves.
+const pieceSize = 64 << 10
+
+// piece takes what is to be written under one deadline off body.
+func (p pace) piece(body []byte) (now, rest []byte) {
+	if p.stall > 0 && len(body) > pieceSize {
+		return body[:pieceSize], body[pieceSize:]
+	}
+	return body, nil
+}
+
+// write sends head and then body, waiting where it must: as long as p allows,
+// and no longer than ctx.
+func (c *conn) write(ctx context.Context, p pace, head, body []byte) (int, error) {
+	if err := c.nc.SetWriteDeadline(p.until()); err != nil {
 		return 0, err
 	}
 	cut := make(chan struct{})
@@ -265,7 +287,7 @@ func (c *conn) write(ctx context.Context, deadline time.Time, head, body []byte)
 		defer close(cut)
 		c.nc.SetWriteDeadline(time.Unix(1, 0)) // an error means it is closed: nothing to cut
 	})
-	n, err := bufs.WriteTo(c.nc)
+	n, err := c.writePieces(ctx, p, head, body)
 	if !stop() {
 		<-cut // else it could cut the next exchange's write
 		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -275,7 +297,37 @@ func (c *conn) write(ctx context.Context, deadline time.Time, head, body []byte)
 	if err == nil {
 		err = c.nc.SetWriteDeadline(time.Time{})
 	}
-	return int(n), err
+	return n, err
+}
+
+// writePieces writes all, with the deadline moved before each piece but the first.
+// A deadline that passes while the server takes bytes, if slowly, is moved, too:
+// so a server that takes none is given up after p.stall, or less than twice that.
+func (c *conn) writePieces(ctx context.Context, p pace, head, body []byte) (total int, err error) {
+	piece, rest := p.piece(body)
+	bufs := net.Buffers{head}
+	if len(piece) > 0 {
+		bufs = append(bufs, piece)
+	}
+	for {
+		n, err := bufs.WriteTo(c.nc) // leaves in bufs what it could not write
+		total += int(n)
+		switch {
+		case err == nil && len(rest) == 0:
+			return total, nil
+		case err == nil:
+			piece, rest = p.piece(rest)
+			bufs = append(bufs[:0], piece)
+		case n == 0 || p.stall == 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.raw == nil:
+			return total, err // TLS cannot go on after a record that was cut
+		}
+		if err := c.nc.SetWriteDeadline(p.until()); err != nil {
+			return total, err
+		}
+		if ctx.Err() != nil { // its cut may have come before the deadline was moved
+			return total, context.Cause(ctx)
+		}
+	}
 }
 
 // closeWrite ends our sending side and leaves the other open.

@@ -1,12 +1,17 @@
 package upstream
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"net"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -311,6 +316,81 @@ func TestWriteIsBounded(t *testing.T) {
 	_, err = c.Start(context.Background(), huge, in(100*time.Millisecond))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.Equal(t, Sent, phaseOf(t, err))
+}
+
+// R7: as long as a server takes bytes, however slowly, a request that says so is
+// written on beyond the deadline; one that takes none is given up.
+func TestSlowWritesGoOnR7(t *testing.T) {
+	const deadline, stall = 300 * time.Millisecond, 2 * time.Second
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %v", secure), func(t *testing.T) {
+			t.Parallel()
+			done := make(chan struct{})
+			stop := make(chan struct{}, 1)
+			slow := func(_ int, p *peer) {
+				p.r = bufio.NewReaderSize(&throttled{Conn: p.Conn}, 64<<10)
+				select {
+				case <-stop:
+					p.r.Peek(1)
+					<-done
+				default:
+					_, body := p.request()
+					fmt.Fprintf(p, "HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\n%08x", crc32.ChecksumIEEE(body))
+				}
+			}
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			o := Options{Base: &url.URL{Scheme: "http", Host: l.Addr().String()}}
+			if secure {
+				ts := httptest.NewTLSServer(nil)
+				defer ts.Close()
+				l = tls.NewListener(l, &tls.Config{Certificates: ts.TLS.Certificates})
+				o.Base.Scheme, o.TLS = "https", &tls.Config{RootCAs: x509.NewCertPool()}
+				o.TLS.RootCAs.AddCert(ts.Certificate())
+			}
+			s := serveOn(t, l, slow)
+			t.Cleanup(func() { close(done) })
+			c := s.client(t, o)
+			r := &Request{Method: "POST", Target: "/", Body: bytes.Repeat([]byte("0123456789abcdef"), 3<<19), Stall: stall}
+
+			began := time.Now()
+			x, err := c.Start(context.Background(), r, in(deadline))
+			require.NoError(t, err)
+			require.Greater(t, time.Since(began), deadline, "slow enough to prove something")
+			_, err = x.Head(in(patience))
+			require.NoError(t, err)
+			p, err := x.Next(in(patience))
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprintf("%08x", crc32.ChecksumIEEE(r.Body)), string(p))
+			x.Close()
+
+			stop <- struct{}{}
+			_, err = c.Start(context.Background(), r, time.Time{})
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			require.Equal(t, Sent, phaseOf(t, err))
+
+			stop <- struct{}{}
+			ctx, cancel := context.WithTimeout(context.Background(), stall/20)
+			defer cancel()
+			_, err = c.Start(ctx, r, in(patience))
+			require.ErrorIs(t, err, context.DeadlineExceeded, "the context ends a slow write, too")
+		})
+	}
+}
+
+// throttled reads a quarter of a megabyte in 20 ms, no more.
+type throttled struct {
+	net.Conn
+	n int
+}
+
+func (c *throttled) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.n += n; c.n >= 256<<10 {
+		c.n = 0
+		<-time.After(20 * time.Millisecond)
+	}
+	return n, err
 }
 
 // A small request that the socket takes in pieces, at each wait for its answer

@@ -6,6 +6,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Request is what to ask a replica. It is not changed, and must not be until
@@ -23,6 +24,10 @@ type Request struct {
 	// that have the same name; an empty value only removes them.
 	Extra []string
 	Body  []byte
+	// Stall bounds the writing of a request that does not fit one buffer: how
+	// long the server may accept no byte of it. As long as it accepts some the
+	// deadline of Start does not end the writing. Zero: that deadline bounds it.
+	Stall time.Duration
 }
 
 // check refuses what would break the framing of the request.

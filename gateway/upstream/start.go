@@ -16,7 +16,8 @@ const atOnce = 250 * time.Millisecond
 // Start gets the request on its way, over an unused connection where there is
 // one; ctx and deadline (zero: none) bound just that. A request that is small
 // enough never has to wait to be written: the first Head writes it, in one with
-// the wait for its answer.
+// the wait for its answer. The writing of any other is bounded by r.Stall, if set,
+// in place of deadline.
 func (c *Client) Start(ctx context.Context, r *Request, deadline time.Time) (*Exchange, error) {
 	if err := r.check(); err != nil {
 		return nil, &Error{NothingSent, "making a request for", c.addr, err}
@@ -88,7 +89,7 @@ func (e *Exchange) send(ctx context.Context, deadline time.Time, c *conn) (int, 
 	if c.used && !c.quiet() {
 		return 0, errStale
 	}
-	n, err := c.write(ctx, deadline, head, body)
+	n, err := c.write(ctx, pace{deadline, e.req.Stall}, head, body)
 	c.sentAt = time.Now()
 	// A server may answer, and close, before it has read the request: too large
 	// a body, say. Its answer is worth more than our broken pipe.
@@ -143,7 +144,7 @@ func (e *Exchange) interruptibly(deadline time.Time, do func(context.Context, ti
 // finish writes the rest of a request that the socket did not take whole.
 func (e *Exchange) finish(ctx context.Context, deadline time.Time) error {
 	c := e.conn
-	n, err := c.write(ctx, deadline, c.out, nil)
+	n, err := c.write(ctx, pace{deadline: deadline}, c.out, nil)
 	c.out, c.begun = c.out[n:], c.begun || n > 0
 	if err != nil {
 		return &Error{Sent, opSend, e.client.addr, err}
