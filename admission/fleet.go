@@ -185,20 +185,6 @@ func (c *Controller) Helper(now time.Time, model string, engines []replica.Engin
 	return best.Config.Name, best.Config.URL, true
 }
 
-// Resident names the available replicas that have model in memory.
-func (c *Controller) Resident(now time.Time, model string) []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var names []string
-	for _, r := range c.mu.fleet {
-		serves, known := r.Serves(model)
-		if r.Available(now) && known && serves && !r.Cold(model) {
-			names = append(names, r.Config.Name)
-		}
-	}
-	return names
-}
-
 // ListedModel is one model of the fleet with the entries replicas list it by.
 type ListedModel struct {
 	replica.Model

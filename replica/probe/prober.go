@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -22,10 +21,6 @@ const (
 	// the engine a moment to free the slot.
 	settledGap = 50 * time.Millisecond
 )
-
-// ErrNotReported is the answer of SlotsBusy for a replica whose engine does
-// not say what it is working on.
-var ErrNotReported = errors.New("the engine does not report what it is working on")
 
 // Options is what a Prober needs besides its targets.
 type Options struct {
@@ -129,7 +124,7 @@ func (p *Prober) Reconfigure(interval, timeout time.Duration, targets []Target) 
 		case !keep[name]:
 			gone = append(gone, name)
 		case repace:
-			w.poke(false, nil) // it may be waiting for the end of a long interval
+			w.poke(false) // it may be waiting for the end of a long interval
 		}
 	}
 	p.mu.Unlock()
@@ -157,14 +152,6 @@ func (p *Prober) Close() {
 	}
 }
 
-// Nudge asks for a round earlier than the interval has it, and for one that
-// finds out what the replica is doing. The pace that the engine can bear holds.
-func (p *Prober) Nudge(name string) {
-	if w := p.worker(name); w != nil {
-		w.poke(true, nil)
-	}
-}
-
 // Settled asks for a round at once: the replica has closed the connections of
 // all who left, so a question cannot keep it from noticing anyone, and what it
 // answers frees their slots.
@@ -173,50 +160,7 @@ func (p *Prober) Settled(name string) {
 		w.mu.Lock()
 		w.mu.settled = true
 		w.mu.Unlock()
-		w.poke(true, nil)
-	}
-}
-
-// SlotsBusy is the last word on zombies: the number of requests that the
-// replica has in hand, running or waiting inside, whoever sent them, found out
-// by a round that begins after the call. So when it returns no more than the
-// gateway's own running attempts there, every attempt that had been ended
-// before the call has ended there, too. (The count includes foreign work,
-// which can only make the caller wait longer; a caller that gives up after a
-// time of its own loses nothing.)
-//
-// It waits for that round, at most as long as ctx allows; on llama.cpp up to
-// two seconds pass before a round may begin. The error is ErrNotReported where
-// the engine does not say (Ollama, unknown engines, llama.cpp with --no-slots
-// and without --metrics), another one where the replica does not answer: that
-// it refuses connections does not mean that it has stopped working (llama.cpp
-// stops listening on SIGTERM and finishes what it runs).
-//
-// The findings of the same round go to the sink as well, after which SlotsBusy
-// returns.
-func (p *Prober) SlotsBusy(ctx context.Context, name string) (int, error) {
-	w := p.worker(name)
-	if w == nil {
-		return 0, fmt.Errorf("asking %s for its slots: no such replica is probed", name)
-	}
-	if w.silent() {
-		return 0, fmt.Errorf("asking %s for its slots: %w", name, ErrNotReported)
-	}
-	heard := make(chan replica.Facts, 1)
-	w.poke(true, heard)
-	select {
-	case f := <-heard:
-		switch {
-		case !f.Up:
-			return 0, fmt.Errorf("asking %s for its slots: %s", name, f.Err)
-		case f.InHand < 0:
-			return 0, fmt.Errorf("asking %s for its slots: %w", name, ErrNotReported)
-		}
-		return f.InHand + max(0, f.Waiting), nil
-	case <-ctx.Done():
-		return 0, fmt.Errorf("asking %s for its slots: %w", name, context.Cause(ctx))
-	case <-w.done:
-		return 0, fmt.Errorf("asking %s for its slots: it is probed no more", name)
+		w.poke(true)
 	}
 }
 
@@ -240,8 +184,6 @@ type worker struct {
 		sync.Mutex
 		settled bool // the next round need not wait for the engine's sake
 		look    bool // the next round must find out what the replica is doing
-		engine  replica.Engine
-		waiting []chan<- replica.Facts // for the next round to begin
 	}
 }
 
@@ -251,31 +193,19 @@ func newWorker(p *Prober, t Target) *worker {
 		done: make(chan struct{}), nudged: make(chan struct{}, 1),
 	}
 	w.ctx, w.stop = context.WithCancel(p.ctx)
-	w.mu.engine = t.Engine
 	return w
 }
 
 // poke ends the pause before the next round as soon as the engine can bear
-// it. heard, if any, receives what that round finds: not the one under way,
-// which may have asked its questions already.
-func (w *worker) poke(look bool, heard chan<- replica.Facts) {
+// it.
+func (w *worker) poke(look bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.look = w.mu.look || look
-	if heard != nil {
-		w.mu.waiting = append(w.mu.waiting, heard)
-	}
 	select {
 	case w.nudged <- struct{}{}:
 	default:
 	}
-}
-
-// silent reports whether the engine never says what it is working on.
-func (w *worker) silent() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.engine == replica.EngineOllama || w.mu.engine == replica.EngineOpenAI
 }
 
 func (w *worker) run() {
@@ -283,19 +213,13 @@ func (w *worker) run() {
 	defer w.stop()
 	defer w.probe.Close()
 	for {
-		look, waiting := w.begin()
+		look := w.begin()
 		interval, timeout := w.prober.pace()
 		f := w.probe.Round(w.ctx, timeout, look)
 		if w.ctx.Err() != nil {
 			return
 		}
-		w.mu.Lock()
-		w.mu.engine = f.Engine
-		w.mu.Unlock()
 		w.prober.opts.Sink(w.target.Name, f)
-		for _, heard := range waiting {
-			heard <- f // has room
-		}
 		if !w.pause(f, interval) {
 			return
 		}
@@ -303,17 +227,17 @@ func (w *worker) run() {
 }
 
 // begin takes what has been asked of the round that begins now.
-func (w *worker) begin() (look bool, waiting []chan<- replica.Facts) {
+func (w *worker) begin() (look bool) {
 	w.mu.Lock()
-	look, waiting = w.mu.look, w.mu.waiting
-	w.mu.look, w.mu.settled, w.mu.waiting = false, false, nil
+	look = w.mu.look
+	w.mu.look, w.mu.settled = false, false
 	select {
 	case <-w.nudged: // this round is the answer
 	default:
 	}
 	w.mu.Unlock()
 	working := w.prober.opts.Working
-	return look || working == nil || working(w.target.Name), waiting
+	return look || working == nil || working(w.target.Name)
 }
 
 func (p *Prober) pace() (interval, timeout time.Duration) {

@@ -1,8 +1,6 @@
 package probe
 
 import (
-	"context"
-	"fmt"
 	"net/url"
 	"sync"
 	"testing"
@@ -52,6 +50,13 @@ func (fl *fleet) serve(name string, f *fake) (stop func()) {
 	stop = fl.net.serve(name, f)
 	fl.stops = append(fl.stops, stop)
 	return stop
+}
+
+// Nudge asks for a round as early as the engine can bear it.
+func (fl *fleet) Nudge(name string) {
+	if w := fl.worker(name); w != nil {
+		w.poke(true)
+	}
 }
 
 // close ends everything, for nothing may be left in a bubble.
@@ -283,86 +288,8 @@ func TestProberRemoveAndClose(t *testing.T) {
 		fl.Close()
 		fl.Add(fl.target("c"))
 		fl.Nudge("b")
-		_, err := fl.SlotsBusy(t.Context(), "b")
-		require.ErrorContains(t, err, "no such replica")
 		elapse(time.Hour)
 		require.Empty(t, fl.found)
-	})
-}
-
-// R1: the last word on zombies comes from a round that began after the
-// question, and keeps llama.cpp's pace.
-func TestSlotsBusy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fl := newFleet(t, Options{Interval: time.Minute, Timeout: second})
-		defer fl.close()
-		f := aLlama(t)
-		f.set(map[string]reply{"/slots": ok(llamaOneBusy)})
-		fl.serve("gpu0", f)
-		fl.Add(fl.target("gpu0"))
-		synctest.Wait()
-		require.Equal(t, 1, fl.last("gpu0").f.InHand)
-
-		f.set(map[string]reply{"/slots": ok(llamaIdle)})
-		n, err := fl.SlotsBusy(t.Context(), "gpu0")
-		require.NoError(t, err)
-		require.Zero(t, n)
-		require.Equal(t, 2*second, time.Since(fl.start))
-		require.Len(t, fl.of("gpu0"), 2, "the sink has heard it, too")
-
-		// Several ask at once: one round answers all. One that asks during a
-		// round waits for the next.
-		f.set(map[string]reply{"/slots": {body: llamaOneBusy, took: second / 2}})
-		var wg sync.WaitGroup
-		for i := range 3 {
-			wg.Go(func() {
-				elapse(time.Duration(i) * 1100 * time.Millisecond) // the last one: 2.2 s, mid-round
-				n, err := fl.SlotsBusy(t.Context(), "gpu0")
-				require.NoError(t, err)
-				require.Equal(t, 1, n)
-			})
-		}
-		wg.Wait()
-		require.Len(t, fl.of("gpu0"), 4)
-
-		// Those that wait inside are in hand as well.
-		f.set(map[string]reply{"/slots": ok(fmt.Sprintf("[%s]", `{"id":0,"is_processing":true}`))})
-		n, err = fl.SlotsBusy(t.Context(), "gpu0")
-		require.NoError(t, err)
-		require.Equal(t, 1+4, n)
-
-		ctx, cancel := context.WithTimeout(t.Context(), second)
-		defer cancel()
-		_, err = fl.SlotsBusy(ctx, "gpu0")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-
-		f.set(map[string]reply{"/slots": {status: 501}, "/metrics": {status: 501}})
-		_, err = fl.SlotsBusy(t.Context(), "gpu0")
-		require.ErrorIs(t, err, ErrNotReported)
-
-		f.set(map[string]reply{"/props": {status: 500}})
-		_, err = fl.SlotsBusy(t.Context(), "gpu0")
-		require.ErrorContains(t, err, "GET /props: 500")
-
-		f.set(map[string]reply{"/props": {hang: true}})
-		wg.Go(func() { elapse(second); fl.Remove("gpu0") })
-		_, err = fl.SlotsBusy(t.Context(), "gpu0")
-		require.ErrorContains(t, err, "it is probed no more")
-		wg.Wait()
-	})
-}
-
-// An engine that never says what it does is not asked for it.
-func TestSlotsBusyNotReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fl := newFleet(t, Options{Interval: time.Minute, Timeout: second})
-		defer fl.close()
-		fl.serve("o", anOllama(t))
-		fl.Add(fl.target("o"))
-		synctest.Wait()
-		_, err := fl.SlotsBusy(t.Context(), "o")
-		require.ErrorIs(t, err, ErrNotReported)
-		require.Len(t, fl.of("o"), 1)
 	})
 }
 
