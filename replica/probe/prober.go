@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
