@@ -20,13 +20,13 @@ import (
 //  5. a forecast past the deadline refuses (R4), unless admission only observes;
 //  6. otherwise the request is promised, queued, and the queue is dispatched.
 func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
-	t.ask = ask
+	t.ask, t.engines = ask, joinEngines(ask.Engines)
 	c.reclass(t, ask.Class)
 	c.arrivedIn(t)
 	if c.stopping {
 		return c.drainingRefusal(now)
 	}
-	models, ref := c.resolve(now, ask)
+	models, ref := c.resolve(now, ask, t.engines)
 	if ref != nil {
 		return ref
 	}
@@ -65,7 +65,7 @@ func (c *core) reclass(t *Ticket, name string) {
 }
 
 // resolve gives the candidates that some available replica serves.
-func (c *core) resolve(now time.Time, ask Ask) ([]string, *Refusal) {
+func (c *core) resolve(now time.Time, ask Ask, engines string) ([]string, *Refusal) {
 	names := ask.Models
 	if len(names) == 0 {
 		name, ref := c.onlyModel(ask)
@@ -77,7 +77,7 @@ func (c *core) resolve(now time.Time, ask Ask) ([]string, *Refusal) {
 	var usable []string
 	known, unread := false, false
 	for _, m := range names {
-		l := lane{model: m, engines: joinEngines(ask.Engines), pin: ask.Pin}
+		l := lane{model: m, engines: engines, pin: ask.Pin}
 		for _, r := range c.fleet {
 			serves, sure := c.servesKnown(r, l)
 			unread = unread || !sure
@@ -210,7 +210,7 @@ func (c *core) chooseModel(now time.Time, t *Ticket, models []string) forecast {
 	var fallback forecast
 	var first lane
 	for i, m := range models {
-		t.lane = lane{model: m, engines: joinEngines(t.ask.Engines), pin: t.ask.Pin}
+		t.lane = lane{model: m, engines: t.engines, pin: t.ask.Pin}
 		for _, tier := range c.tiers() {
 			t.lane.tier = tier
 			f := c.forecast(now, t)

@@ -28,7 +28,7 @@ type core struct {
 	totals  Totals
 	promise Promises
 	classes []*classBook
-	output  map[string]*outputMean // learned output tokens by key and model
+	output  map[outputKey]*outputMean // learned output tokens by key and model
 	budget  budget
 	seen    seenBodies
 
@@ -63,7 +63,7 @@ func (c *core) init(cfg Config, now time.Time) {
 	c.byName = map[string]*replica.Replica{}
 	c.routes, c.overlap, c.running = map[lane]*route{}, map[[2]lane]bool{}, map[*replica.Slots]*runs{}
 	c.bound = map[*Ticket]struct{}{}
-	c.output = map[string]*outputMean{}
+	c.output = map[outputKey]*outputMean{}
 	c.full = map[lane]bool{}
 	c.seen.init()
 	c.noted = map[*replica.Replica]noted{}

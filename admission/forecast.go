@@ -218,6 +218,9 @@ func fill(slots []float64, work, taken float64) time.Duration {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
+// outputKey is whose answers a mean is about; without a key it is everybody's.
+type outputKey struct{ key, model string }
+
 // outputMean is the learned length of answers.
 type outputMean struct {
 	v float64
@@ -235,9 +238,9 @@ const unknownOutput = 256
 // expectedOutput predicts an answer's length, capped by the request's own maximum.
 func (c *core) expectedOutput(t *Ticket, model string) int {
 	n := unknownOutput
-	if m := c.output[t.key+"\x00"+model]; m != nil {
+	if m := c.output[outputKey{t.key, model}]; m != nil {
 		n = int(m.v + 0.5)
-	} else if m := c.output[model]; m != nil {
+	} else if m := c.output[outputKey{model: model}]; m != nil {
 		n = int(m.v + 0.5)
 	}
 	if t.ask.MaxTokens > 0 {
@@ -247,7 +250,7 @@ func (c *core) expectedOutput(t *Ticket, model string) int {
 }
 
 func (c *core) learnOutput(t *Ticket, model string, tokens int) {
-	for _, key := range [...]string{t.key + "\x00" + model, model} {
+	for _, key := range [...]outputKey{{t.key, model}, {model: model}} {
 		m := c.output[key]
 		if m == nil {
 			if len(c.output) >= maxOutputKeys {

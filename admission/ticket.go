@@ -49,6 +49,7 @@ type Ticket struct {
 	phase   phase
 	ask     Ask
 	lane    lane
+	engines string // ask.Engines, joined
 	item    queue.Item[lane]
 	since   time.Time // waiting since
 	queued  time.Duration
@@ -116,6 +117,7 @@ func joinEngines(es []replica.Engine) string {
 		return string(es[0])
 	}
 	var b strings.Builder
+	b.Grow(40) // all there are
 	for i, e := range es {
 		if i > 0 {
 			b.WriteByte(',')
