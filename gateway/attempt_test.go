@@ -123,7 +123,7 @@ func (c *slowly) Read(p []byte) (int, error) {
 // waited for from when it has been written. A replica that takes no more of it
 // for stall_timeout has failed.
 func TestASlowUploadIsNoHangR7(t *testing.T) {
-	const floor = 2 * time.Second
+	const floor = 3 * time.Second
 	f := faces[0]
 	body := strings.Replace(f.body(true), "hello there", strings.Repeat("hello there ", 1<<20), 1)
 	quick := func(o *rigging) {

@@ -276,9 +276,20 @@ func (p pace) piece(body []byte) (now, rest []byte) {
 	return body, nil
 }
 
+// A body of hugeBody or more is written through a send buffer of boundedBuffer:
+// otherwise the kernel takes megabytes ahead of a slow server, and what counts
+// from when the request is written would count them as read.
+const (
+	hugeBody      = 1 << 20
+	boundedBuffer = 256 << 10
+)
+
 // write sends head and then body, waiting where it must: as long as p allows,
 // and no longer than ctx.
 func (c *conn) write(ctx context.Context, p pace, head, body []byte) (int, error) {
+	if c.tcp != nil && len(body) >= hugeBody {
+		_ = c.tcp.SetWriteBuffer(boundedBuffer) // without it timeouts are only less exact
+	}
 	if err := c.nc.SetWriteDeadline(p.until()); err != nil {
 		return 0, err
 	}
