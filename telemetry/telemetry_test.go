@@ -119,3 +119,18 @@ func TestADecisionLogThatCannotBeOpenedIsAnError(t *testing.T) {
 	_, err := NewDecisions(filepath.Join(t.TempDir(), "no", "such", "folder"))
 	require.ErrorContains(t, err, "opening the decision log")
 }
+
+// TestObserveSaysWhatItWouldHaveRefused: admission.mode observe is there to be
+// read in the log.
+func TestObserveSaysWhatItWouldHaveRefused(t *testing.T) {
+	d, err := NewDecisions("")
+	require.NoError(t, err)
+	defer d.Close()
+	var out strings.Builder
+	o := &Observer{Metrics: NewMetrics(snapshot), Decisions: d, Log: slog.New(slog.NewTextHandler(&out, nil))}
+	o.RequestEnded(gateway.Record{ID: "quiet", Outcome: admission.Completed})
+	require.Empty(t, out.String())
+	o.RequestEnded(gateway.Record{ID: "r1", Outcome: admission.Completed, Decision: admission.Decision{WouldRefuse: true, ForecastS: 12}})
+	require.Contains(t, out.String(), "would have refused")
+	require.Contains(t, out.String(), "id=r1")
+}
