@@ -35,6 +35,9 @@ type core struct {
 	noted  map[*replica.Replica]noted
 	events []Event // not yet taken
 
+	noteGrants bool // somebody asks for Granted
+	granted    []*Ticket
+
 	tierList   []int         // scratch of tiers
 	slotEnds   []float64     // scratch of forecast
 	usableList []*member     // scratch of usable
