@@ -52,6 +52,14 @@ func (o Options) Check() error {
 	return errors.Join(err, err2)
 }
 
+// Model gives what Start would run, for a caller that drives the model itself:
+// its configuration, without a device to share, and its faults.
+func (o Options) Model() (model.Config, []TimedFault, error) {
+	c, err := o.config()
+	script, err2 := o.faults()
+	return c, script, errors.Join(err, err2)
+}
+
 // config turns the options into the model's.
 func (o *Options) config() (model.Config, error) {
 	c := model.Config{
