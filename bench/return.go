@@ -61,7 +61,7 @@ func (r *Request) again(o *Record) *Request {
 	next.Retry++
 	next.ID = fmt.Sprintf("%s.r%d", r.Origin, next.Retry)
 	next.RetriedOf = r.ID
-	next.At = seconds(o.EndS) + seconds(wait)
+	next.At = durationOf(o.EndS) + durationOf(wait)
 	return &next
 }
 
@@ -87,8 +87,8 @@ func sdkRetries(o *Record) bool {
 // comeBack reports whether a status tells the client to come another time.
 func comeBack(status int) bool { return status == 429 || status == 503 }
 
-// seconds turns a number of seconds into a duration, to the nanosecond.
-func seconds(s float64) time.Duration { return time.Duration(math.Round(s * float64(time.Second))) }
+// durationOf turns a number of seconds into a duration, to the nanosecond.
+func durationOf(s float64) time.Duration { return time.Duration(math.Round(s * float64(time.Second))) }
 
 // mix makes one number of two, so that neighbours share nothing (the finisher
 // of splitmix64).

@@ -51,7 +51,7 @@ type Replica struct {
 type Class struct {
 	Name     string        `yaml:"name"`
 	Deadline time.Duration `yaml:"deadline"` // for the first token
-	MinShare *float64      `yaml:"min_share"`
+	MinShare *float64      `yaml:"min_share,omitempty"`
 }
 
 // Keys are the API keys: a list, or a mapping as in the configuration.

@@ -116,7 +116,7 @@ func parseMooncake(line []byte) (traced, error) {
 	if want := (m.Input + blockTokens - 1) / blockTokens; len(m.Blocks) > want {
 		m.Blocks = m.Blocks[:max(0, want)]
 	}
-	return traced{at: seconds(m.Timestamp / 1000), input: m.Input, output: m.Output, blocks: m.Blocks}, nil
+	return traced{at: durationOf(m.Timestamp / 1000), input: m.Input, output: m.Output, blocks: m.Blocks}, nil
 }
 
 func parseAzure(line []byte) (traced, error) {

@@ -128,7 +128,7 @@ func (t *Traffic) Ended(r *Request, o *Record) {
 		return
 	}
 	if r.talk != nil && r.Turn < r.source.Turns {
-		heap.Push(&t.queue, r.talk.next(r, seconds(o.EndS)))
+		heap.Push(&t.queue, r.talk.next(r, durationOf(o.EndS)))
 	}
 }
 
@@ -263,7 +263,7 @@ func (x *source) advance(requests float64) {
 	x.at = max(x.at, x.From)
 	for x.Kind == "burst" {
 		rate, change := x.rateAt(x.at - x.From)
-		until := seconds(requests / rate)
+		until := durationOf(requests / rate)
 		if x.at-x.From+until <= change {
 			x.at += until
 			return
@@ -272,7 +272,7 @@ func (x *source) advance(requests float64) {
 		requests -= left.Seconds() * rate
 		x.at += left
 	}
-	x.at += seconds(requests / x.Rate)
+	x.at += durationOf(requests / x.Rate)
 }
 
 // rateAt is a burst source's rate, and when it changes next.
