@@ -27,15 +27,7 @@ func (p *proxyFront) arrive(j *journey) {
 
 // pick is the replica for the next request.
 func (p *proxyFront) pick() *server {
-	n := len(p.w.fleet)
-	at := p.turn % n
-	if p.least { // in turn among equals
-		for i := range n {
-			if k := (p.turn + i) % n; p.w.fleet[k].open < p.w.fleet[at].open {
-				at = k
-			}
-		}
-	}
+	at := pick(p.turn, p.least, len(p.w.fleet), func(i int) int { return p.w.fleet[i].open })
 	p.turn++
 	return p.w.fleet[at]
 }

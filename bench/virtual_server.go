@@ -8,12 +8,12 @@ import (
 
 // server is a replica of a virtual run: the model of its engine.
 type server struct {
-	w      *world
-	name   string
-	model  *model.Engine
-	cfg    model.Config
-	alarm  alarm
-	open   int // requests of a plain proxy under way there
+	w     *world
+	name  string
+	model *model.Engine
+	cfg   model.Config
+	alarm alarm
+	open  int // requests of a plain proxy under way there
 
 	working []*attempt // in hand, those of clients who left too
 
@@ -149,7 +149,7 @@ func (s *server) remember(a *attempt) {
 	parts := append([]model.Part(nil), a.j.prompt...)
 	h := hashOf(parts)
 	for left := a.work.Tasks[0].Decoded; left > 0; left -= pieceTokens {
-		h = mix(h, uint64(a.work.ID))
+		h = stir(h, uint64(a.work.ID))
 		parts = append(parts, model.Part{Hash: h, Tokens: min(left, pieceTokens)})
 	}
 	s.model.Remember(s.w.now, a.work, parts)
@@ -184,12 +184,12 @@ func chain(prompt []Part) []model.Part {
 		left := p.Tokens
 		if p.Role != RoleSame {
 			emit()
-			h, extra = mix(h, uint64(p.Role)), min(messageTokens, left)
+			h, extra = stir(h, uint64(p.Role)), min(messageTokens, left)
 			left -= extra
 		}
 		for at := 0; left > 0; {
 			n := min(left, pieceTokens-filled)
-			h = mix(mix(h, p.Seed), uint64(at)<<32|uint64(n))
+			h = stir(stir(h, p.Seed), uint64(at)<<32|uint64(n))
 			filled, at, left = filled+n, at+n, left-n
 			if filled == pieceTokens {
 				emit()
@@ -207,8 +207,8 @@ func hashOf(parts []model.Part) uint64 {
 	return parts[len(parts)-1].Hash
 }
 
-// mix is one step of a hash over numbers (splitmix64's finaliser).
-func mix(h, x uint64) uint64 {
+// stir is one step of a hash over numbers (splitmix64's finaliser).
+func stir(h, x uint64) uint64 {
 	z := h ^ (x + 0x9e3779b97f4a7c15 + h<<6)
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
