@@ -2,18 +2,18 @@ package bench
 
 import "time"
 
-// Request is one request as a client intends it: the same for every target.
+// Request is one request as a client intends it: the same for every target. It
+// is for reading; only Traffic makes it.
 type Request struct {
 	ID       string        // unique within the trial, the same for every target
 	At       time.Duration // when it is sent, since the trial's start
-	Source   int           // index into Scenario.Traffic
-	Class    string        // sent as X-Switchyard-Class; empty: none stated
-	Key      string        // a key's name; empty: anonymous
-	Session  string        // conversation; empty: none
-	Turn     int           // from 1 in a conversation; else 0
-	Model    string        // empty: the first replica's
+	Class    string
+	Key      string // a key's name; empty: anonymous
+	Session  string // conversation; empty: none
+	Turn     int    // from 1 in a conversation; else 0
+	Model    string // empty: whatever there is
 	Stream   bool
-	Prompt   []Part
+	Prompt   []Part        // several requests may share it
 	Deadline time.Duration // for the first token, since At: stated, or of its class
 	Stated   bool          // the client states Deadline itself
 	Patience time.Duration // the client leaves when it has waited so long for a first token; 0: never
@@ -24,10 +24,14 @@ type Request struct {
 	// property of the request, whoever serves it.
 	OutputTokens int
 
-	RetriedOf string // the ID of the try before this one
-	Retry     int    // 0: first try
+	RetriedOf string // the ID of the try before this one; empty: the first
+	Retry     int    // 0: the first try
+	Origin    string // the ID of the first try: the X-Request-ID of all
+	SDK       bool   // it counts its tries in X-Stainless-Retry-Count instead
 
-	key uint64 // random numbers of its own come from here
+	source *source
+	seed   uint64 // its own random numbers come from here; tries share it
+	talk   *talk  // the conversation that it belongs to
 }
 
 // Part is one piece of a prompt. Its text follows from Seed and Tokens, so two
@@ -51,3 +55,11 @@ const (
 
 // String gives the role's name in a messages list.
 func (r Role) String() string { return [...]string{"", "system", "user", "assistant"}[r] }
+
+func tokensOf(parts []Part) int {
+	n := 0
+	for _, p := range parts {
+		n += p.Tokens
+	}
+	return n
+}

@@ -1,6 +1,13 @@
 package bench
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -8,15 +15,17 @@ import (
 	"switchyard/simserver"
 )
 
-// Scenario is what is run: replicas, who may ask, and what is asked. It is
-// complete and checked: names are there, counts expanded, files read.
+// Scenario is what is run: replicas, who may ask, and what is asked. As Load
+// and Parse give it, it is checked and complete, except for the traces that its
+// traffic replays: see ReadTraces.
 type Scenario struct {
 	Name     string    `yaml:"name"`
 	Note     string    `yaml:"note"` // what it shows, in a sentence or two
 	Seed     uint64    `yaml:"seed"`
 	Trials   int       `yaml:"trials"`
+	Virtual  bool      `yaml:"virtual"` // meant for the virtual runner
 	Replicas []Replica `yaml:"replicas"`
-	Classes  []Class   `yaml:"classes"` // most urgent first; none: those of the configuration
+	Classes  []Class   `yaml:"classes"` // most urgent first
 	Keys     Keys      `yaml:"keys"`
 	Traffic  []Source  `yaml:"traffic"`
 	Gateway  yaml.Node `yaml:"gateway"` // any part of the gateway's configuration; zero: nothing
@@ -26,6 +35,8 @@ type Scenario struct {
 	Loads []float64 `yaml:"loads"`
 
 	Load float64 `yaml:"-"` // which of Loads this one is (see At); 0: none
+
+	text yaml.Node // as it was read, comments and all
 }
 
 // Replica is one server of the fleet: a simulated one, or a real one by its
@@ -67,3 +78,157 @@ type KeySpec struct {
 
 // KeySecret is the secret that the bench's clients use for a key.
 func KeySecret(name string) string { return "bench-" + name }
+
+// Load reads a scenario: the file at that path, or a shipped one by its name.
+func Load(name string) (*Scenario, error) {
+	if data, ok := shipped(name); ok {
+		return Parse(name+".yaml", data)
+	}
+	const most = 4 << 20 // keeps a wrong path from filling the memory
+	info, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &Problem{File: name, Msg: "no such file, and no such scenario is shipped: want a path, or one of " + strings.Join(Shipped(), ", ")}
+	case err != nil:
+		return nil, &Problem{File: name, Msg: err.Error()}
+	case info.Size() > most:
+		return nil, &Problem{File: name, Msg: "larger than 4 MiB: want a scenario"}
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, &Problem{File: name, Msg: err.Error()}
+	}
+	s, err := Parse(name, data)
+	if err != nil {
+		return nil, err
+	}
+	for i := range s.Traffic { // beside the scenario, wherever it is run from
+		if f := &s.Traffic[i].File; *f != "" && !filepath.IsAbs(*f) {
+			*f = filepath.Join(filepath.Dir(name), *f)
+		}
+	}
+	return s, nil
+}
+
+// Parse reads and checks a scenario; file stands for it in errors, which join a
+// Problem for each mistake.
+func Parse(file string, data []byte) (*Scenario, error) {
+	s := &Scenario{Seed: 1, Trials: 1}
+	if err := yaml.Load(data, &s.text); err != nil {
+		p := &Problem{File: file, Msg: "not one YAML document: " + err.Error()}
+		if e, ok := errors.AsType[*yaml.LoadError](err); ok {
+			p.Line, p.Msg = e.Mark.Line, "this is not YAML: "+e.Message
+		}
+		return nil, p
+	}
+	if s.text.Kind != yaml.DocumentNode || s.text.Content[0].Kind != yaml.MappingNode {
+		return nil, &Problem{File: file, Msg: "no scenario: want a mapping with replicas and traffic"}
+	}
+	d := &decoder{file: file, lines: make(map[string]int)}
+	d.root(s.text.Content[0], s)
+	if s.Name == "" {
+		s.Name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+	}
+	s.check(d)
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	s.complete()
+	return s, nil
+}
+
+// DefaultClass is the class of a request that states none: the configuration's
+// default where the scenario's gateway section names one, else standard, else
+// the first.
+func (s *Scenario) DefaultClass() string {
+	var part struct {
+		Default string `yaml:"default_class"`
+	}
+	if s.Gateway.Kind == yaml.MappingNode && s.Gateway.Decode(&part) == nil && part.Default != "" {
+		return part.Default
+	}
+	if s.class("standard") != nil {
+		return "standard"
+	}
+	return s.Classes[0].Name
+}
+
+func (s *Scenario) class(name string) *Class {
+	i := slices.IndexFunc(s.Classes, func(c Class) bool { return c.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Classes[i]
+}
+
+func (s *Scenario) key(name string) *KeySpec {
+	i := slices.IndexFunc(s.Keys.List, func(k KeySpec) bool { return k.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Keys.List[i]
+}
+
+// At is the scenario at one of its loads: every rate, number of users and speed
+// times that factor.
+func (s *Scenario) At(load float64) *Scenario {
+	c := *s
+	c.Load, c.Loads, c.Traffic = load, nil, slices.Clone(s.Traffic)
+	for i := range c.Traffic {
+		t := &c.Traffic[i]
+		t.Rate, t.Peak, t.Speed = t.Rate*load, t.Peak*load, t.Speed*load
+		if t.Users > 0 {
+			t.Users = max(1, int(float64(t.Users)*load+0.5))
+		}
+	}
+	return &c
+}
+
+// Points are the scenario at each of its loads, itself where it has none.
+func (s *Scenario) Points() []*Scenario {
+	if len(s.Loads) == 0 {
+		return []*Scenario{s}
+	}
+	var all []*Scenario
+	for _, load := range s.Loads {
+		all = append(all, s.At(load))
+	}
+	return all
+}
+
+// AsRun is the scenario's text, comments and all, with the seed, trials and
+// targets it was run with and the bare names of its traces.
+func (s *Scenario) AsRun() ([]byte, error) {
+	root := s.text.Content[0]
+	for _, set := range []struct {
+		key   string
+		value any
+	}{{"seed", s.Seed}, {"trials", s.Trials}, {"targets", s.Targets}} {
+		var n yaml.Node
+		if err := n.Encode(set.value); err != nil {
+			return nil, fmt.Errorf("writing the scenario's %s: %w", set.key, err)
+		}
+		if n.Kind == yaml.SequenceNode {
+			n.Style = yaml.FlowStyle
+		}
+		*valueOf(root, set.key) = n
+	}
+	for i, source := range valueOf(root, "traffic").Content {
+		if file := s.Traffic[i].File; file != "" {
+			*valueOf(source, "file") = yaml.Node{Kind: yaml.ScalarNode, Value: filepath.Base(file)}
+		}
+	}
+	return yaml.Dump(&s.text)
+}
+
+// valueOf finds a key's value in a mapping, and makes the key where it is not.
+func valueOf(mapping *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if mapping.Content[i].Value == key {
+			return mapping.Content[i+1]
+		}
+	}
+	n := &yaml.Node{}
+	mapping.Content = append(mapping.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, n)
+	return n
+}
