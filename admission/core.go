@@ -15,6 +15,7 @@ type core struct {
 	q         *queue.Queue[lane]
 	fleet     []*replica.Replica // in configuration order
 	byName    map[string]*replica.Replica
+	tiers     []int              // of the fleet, lowest first
 	gone      []*replica.Replica // removed by a reload, still holding slots
 	routes    map[lane]*route
 	overlap   map[[2]lane]bool
@@ -32,16 +33,16 @@ type core struct {
 	budget  budget
 	seen    seenBodies
 
-	noted  map[*replica.Replica]noted
+	noted   map[*replica.Replica]noted
+	changes int // of any replica's availability
+
 	events []Event // not yet taken
 
 	noteGrants bool // somebody asks for Granted
 	granted    []*Ticket
 
-	tierList   []int         // scratch of tiers
-	slotEnds   []float64     // scratch of forecast
-	usableList []*member     // scratch of usable
-	full       map[lane]bool // scratch of dispatch
+	slotEnds []float64     // scratch of forecast
+	full     map[lane]bool // scratch of dispatch
 
 	stopping bool
 	stopAt   time.Time
@@ -77,6 +78,7 @@ func (c *core) init(cfg Config, now time.Time) {
 	for _, rc := range cfg.Replicas {
 		c.addReplica(rc)
 	}
+	c.retier()
 }
 
 func queueClasses(cs []Class) []queue.Class {
