@@ -180,7 +180,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
 		Attempt: t.tries, Queued: t.queued, ticket: t,
 		lease: lease{
-			rep: r, pool: p, runs: m.runs, width: w, begun: now, until: now.Add(e.own()), state: leaseBusy,
+			rep: r, pool: p, runs: m.runs, width: w, begun: now, state: leaseBusy,
 			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, p: r.Facts.Progress,
 		},
 	}
@@ -194,7 +194,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	a.FirstTokenTimeout = c.firstTokenTimeout(t, e, a.lease.cold)
 	a.MoveAfter = c.moveAfter(now, t, e)
 	t.current = a
-	m.runs.add(a)
+	m.runs.add(a, now.Add(e.own()))
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
 	c.grant(t, Grant{Assignment: a})

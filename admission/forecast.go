@@ -150,21 +150,16 @@ func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (slots []
 				slots = append(slots, hold.Seconds())
 			}
 		}
-		for _, a := range m.runs.list {
-			left := a.lease.remaining(now).Seconds()
-			for range a.lease.width {
+		for i := range m.runs.list {
+			r := &m.runs.list[i]
+			left := r.remaining(now).Seconds()
+			for range r.width {
 				slots = append(slots, left)
 			}
 		}
 	}
 	c.slotEnds = slots
 	return slots, float64(looked) / float64(len(members))
-}
-
-// remaining predicts how long a running attempt holds its slot still. One that
-// has outlived its estimate is expected to need a part of its age again.
-func (l *lease) remaining(now time.Time) time.Duration {
-	return max(l.until.Sub(now), now.Sub(l.begun)/8)
 }
 
 // urgentLoad is the number of slots that the work of more urgent classes, as

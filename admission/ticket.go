@@ -94,7 +94,6 @@ type lease struct {
 	permit breaker.Permit
 	trial  bool
 	begun  time.Time
-	until  time.Time // estimated end
 	first  time.Time // estimated first token; zero: nothing is known
 	cold   bool
 	p      int // progress mark of the engine when last asked

@@ -177,6 +177,15 @@ func (j *journey) token() {
 	j.rec.FirstTokenS = &at
 }
 
+// whole takes the whole answer of an attempt.
+func (j *journey) whole(a *attempt) {
+	if j.rec.FirstTokenS == nil {
+		j.token()
+	}
+	j.rec.OutputTokens, j.rec.CachedTokens = a.work.Generated(), a.cached()
+	a.on.remember(a)
+}
+
 // end ends the request for its client.
 func (j *journey) end(status int, code, wrong string) {
 	w := j.w
