@@ -39,6 +39,7 @@ func (w *world) addServers(s *Scenario) error {
 		if err != nil {
 			return fmt.Errorf("replica %s: %w", o.Name, err)
 		}
+		cfg.Milestones = true
 		sv := &server{w: w, name: o.Name, device: 1, faulty: len(script) > 0}
 		if o.GPUShare != "" {
 			if devices[o.GPUShare] == nil {

@@ -75,6 +75,7 @@ func newWorld(ctx context.Context, t traffic, seed uint64) *world {
 
 // run plays the trial to its end.
 func (w *world) run() error {
+	w.trial.Records = make([]Record, 0, w.traffic.Total())
 	w.expect()
 	for n := 1; !w.ended(); n++ {
 		if n%4096 == 0 && w.ctx.Err() != nil {
