@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"time"
 
 	"switchyard/simserver/model"
 )
@@ -17,7 +18,6 @@ type server struct {
 
 	working []*attempt // in hand, those of clients who left too
 
-	device int // engines on its device
 	faulty bool
 	probed probed
 }
@@ -25,13 +25,11 @@ type server struct {
 // addServers builds the fleet of a scenario.
 func (w *world) addServers(s *Scenario) error {
 	devices := map[string]*model.Device{}
-	on := map[string]int{}
 	for i := range s.Replicas {
 		r := &s.Replicas[i]
 		if r.URL != "" {
 			return fmt.Errorf("virtual run: replica %s is a real one: want simulated ones only, or a live run", r.Name)
 		}
-		on[r.GPUShare]++
 	}
 	for i := range s.Replicas {
 		o := s.Replicas[i].Options()
@@ -40,12 +38,12 @@ func (w *world) addServers(s *Scenario) error {
 			return fmt.Errorf("replica %s: %w", o.Name, err)
 		}
 		cfg.Milestones = true
-		sv := &server{w: w, name: o.Name, device: 1, faulty: len(script) > 0}
+		sv := &server{w: w, name: o.Name, faulty: len(script) > 0}
 		if o.GPUShare != "" {
 			if devices[o.GPUShare] == nil {
 				devices[o.GPUShare] = &model.Device{}
 			}
-			cfg.Device, sv.device = devices[o.GPUShare], on[o.GPUShare]
+			cfg.Device = devices[o.GPUShare]
 		}
 		sv.model = model.New(cfg, script, dawn)
 		sv.cfg = sv.model.Config()
@@ -89,15 +87,27 @@ func (s *server) pump() {
 	}
 }
 
-// submit hands the engine a request.
-func (s *server) submit(a *attempt) *model.Rejection {
-	j := a.j
+// request is what an engine is asked.
+func (j *journey) request() model.Request {
 	if j.prompt == nil {
 		j.prompt = chain(j.r.Prompt)
 	}
-	work, rej := s.model.Submit(s.w.now, model.Request{
+	return model.Request{
 		Model: j.r.Model, Prompts: [][]model.Part{j.prompt}, Max: j.r.MaxTokens, Output: j.r.OutputTokens, Stream: j.r.Stream,
-	})
+	}
+}
+
+// firstToken foresees the first token of a request that would be sent now.
+func (s *server) firstToken(j *journey) time.Time {
+	at := s.model.FirstToken(s.w.now, j.request())
+	s.pump()
+	return at
+}
+
+// submit hands the engine a request.
+func (s *server) submit(a *attempt) *model.Rejection {
+	j := a.j
+	work, rej := s.model.Submit(s.w.now, j.request())
 	if rej == nil {
 		a.work, work.User = work, a
 		a.place = len(s.working)
