@@ -118,13 +118,16 @@ func (f *liveFleet) close() {
 	f.servers.Close()
 }
 
+// plain is for questions that are asked now and then: it keeps no connection.
+var plain = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
 // getJSON reads a JSON document.
 func getJSON(ctx context.Context, url string, v any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := plain.Do(req)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -65,8 +67,15 @@ func startProxy(s *Scenario, urls []string, least bool) (*liveProxy, error) {
 	return p, nil
 }
 
-// ServeHTTP passes a request on at once.
+// ServeHTTP passes a request on at once. Its body is taken whole before, as
+// usual: where the answer begins while package http still looks for the body's
+// end, it would close it and with it the exchange.
 func (p *liveProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	at := p.pick()
 	defer func() {
 		p.mu.Lock()

@@ -188,4 +188,3 @@ func mustYAML(t *testing.T, s *Scenario, traffic string) string {
 	require.NoError(t, err)
 	return string(out) + "traffic:" + traffic + "\n"
 }
-

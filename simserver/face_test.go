@@ -96,7 +96,12 @@ func TestAConversationFindsItsCache(t *testing.T) {
 		_, b = send(t, s, "POST", chatPath, `{"model":"tiny","messages":[{"role":"user","content":"`+first+`"},{"role":"assistant","content":"`+answer+`"},{"role":"user","content":"and then?"}]}`)
 		usage := decode(t, b)["usage"].(map[string]any)
 		cached := usage["prompt_tokens_details"].(map[string]any)["cached_tokens"]
-		require.EqualValues(t, 7, usage["prompt_tokens"].(float64)-cached.(float64), "all but the new message: %v", usage)
+		fresh := usage["prompt_tokens"].(float64) - cached.(float64)
+		if engine == "vllm" { // which keeps whole blocks of 16
+			require.InDelta(t, 7+7.5, fresh, 7.5, "all but the new message: %v", usage)
+			continue
+		}
+		require.EqualValues(t, 7, fresh, "all but the new message: %v", usage)
 	}
 }
 
