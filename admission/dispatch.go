@@ -180,13 +180,14 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
 		Attempt: t.tries, Queued: t.queued, ticket: t,
 		lease: lease{
-			rep: r, pool: p, runs: m.runs, width: w, begun: now, state: leaseBusy,
+			rep: r, pool: p, runs: m.runs, width: w, begun: now, until: now.Add(e.own()), state: leaseBusy,
 			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, p: r.Facts.Progress,
 		},
 	}
 	if e.known {
 		a.lease.first = now.Add(e.load + e.prompt)
 	}
+	a.lease.lengths = c.lengthsOf(t.key, t.lane.model)
 	a.lease.permit = r.Breaker.Begin(now)
 	if a.lease.trial {
 		r.Trials += w
@@ -194,7 +195,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	a.FirstTokenTimeout = c.firstTokenTimeout(t, e, a.lease.cold)
 	a.MoveAfter = c.moveAfter(now, t, e)
 	t.current = a
-	m.runs.add(a, now.Add(e.own()))
+	m.runs.add(a)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
 	c.grant(t, Grant{Assignment: a})

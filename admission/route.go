@@ -17,33 +17,19 @@ type member struct {
 
 // runs is what runs on one pool of slots.
 type runs struct {
-	list []run
+	list []*Assignment
 }
 
-// run is an attempt with what forecasts need of it, side by side, since they
-// look at hundreds.
-type run struct {
-	a            *Assignment
-	begun, until time.Time // until is estimated
-	width        int
-}
-
-// remaining predicts how long a running attempt holds its slot still. One that
-// has outlived its estimate is expected to need a part of its age again.
-func (r *run) remaining(now time.Time) time.Duration {
-	return max(r.until.Sub(now), now.Sub(r.begun)/8)
-}
-
-func (rs *runs) add(a *Assignment, until time.Time) {
+func (rs *runs) add(a *Assignment) {
 	a.lease.place = len(rs.list)
-	rs.list = append(rs.list, run{a, a.lease.begun, until, a.lease.width})
+	rs.list = append(rs.list, a)
 }
 
 func (rs *runs) remove(a *Assignment) {
 	last := len(rs.list) - 1
 	moved := rs.list[last]
-	rs.list[a.lease.place], moved.a.lease.place = moved, a.lease.place
-	rs.list[last] = run{}
+	rs.list[a.lease.place], moved.lease.place = moved, a.lease.place
+	rs.list[last] = nil
 	rs.list = rs.list[:last]
 }
 

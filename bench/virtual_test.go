@@ -23,7 +23,7 @@ func wire(file []byte) (admission.Config, error) {
 		return admission.Config{}, err
 	}
 	out := admission.Config{
-		DefaultClass: c.DefaultClass, Enabled: c.Admission.Enabled, Observe: c.Admission.Mode == config.Observe,
+		DefaultClass: c.DefaultClass, Enabled: c.Admission.Enabled, Keep: c.Admission.Keep, Observe: c.Admission.Mode == config.Observe,
 		Queue:   admission.QueueLimits{MaxRequests: c.Queue.MaxRequests, MaxBytes: int64(c.Queue.MaxBytes)},
 		Breaker: breaker.Config(c.Breaker), ProbeEvery: c.Health.Interval,
 		Retry: admission.Retry{
