@@ -196,6 +196,15 @@ func TestOutputUpToTheMaximum(t *testing.T) {
 	require.True(t, short.Tasks[0].Limited)
 	require.False(t, free.Tasks[0].Limited)
 	require.True(t, full.Tasks[0].Limited, "the context is full")
+
+	// Ollama goes on when the context is full. As recorded: a prompt longer than
+	// it, prompt_eval_count 4096, num_predict 4, eval_count 4.
+	w = newWorld(t, ollama(func(c *Config) { c.Context, c.Output = 4096, Fixed(5000) }))
+	over := w.ask(6018, m, func(r *Request) { r.Max = 4 })
+	long := w.ask(4000, m)
+	w.drain()
+	require.Equal(t, []int{4096, 4}, []int{over.Tasks[0].Prompt, over.Generated()})
+	require.Equal(t, 5000, long.Generated())
 }
 
 func TestDistributions(t *testing.T) {
