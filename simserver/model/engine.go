@@ -14,8 +14,17 @@
 // times the slowness of the moment (faults, other engines on the device). So n
 // streams decode at Decode/(1+BatchSlowdown·(n-1)) each, a long prompt stalls
 // the other streams for a batch, and who gets a slot in the middle of a batch is
-// worked on from the next one. The first token comes with the end of the prompt; an answer of N
-// tokens is N-1 decoding batches long.
+// worked on from the next one. The first token comes with the end of the prompt;
+// an answer of N tokens is N-1 decoding batches long. Who needs no word of each
+// token has these done in one go: Config.Milestones.
+//
+// # What the engines do differently
+//
+// The prompt cache and the choice of the slot (promptCache), who is loaded when
+// and who waits for it (Engine.schedule, runner.rest), whom a queue turns away
+// (runner.full) and in which order it serves (runner.turn), and when a departed
+// client is noticed (Engine.Leave). The tests named TestRecorded… hold this
+// against what was recorded of real ones.
 //
 // # Work in hand
 //

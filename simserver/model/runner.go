@@ -62,6 +62,10 @@ func (r *runner) each(visit func(*Work)) {
 	}
 }
 
+// ollamaContexts is where Ollama ends an answer that nobody has bounded: after
+// so many times the context (server/routes.go sets num_predict so).
+const ollamaContexts = 10
+
 // fit checks the prompts against the context and sets the output lengths.
 func (r *runner) fit(w *Work) *Rejection {
 	limit := r.wanted(w)
@@ -82,6 +86,9 @@ func (r *runner) fit(w *Work) *Rejection {
 			want = r.e.cfg.Output.Draw(t.Seed)
 		}
 		room := max(limit-t.Prompt, 1)
+		if r.e.cfg.Kind == Ollama { // it forgets the beginning as it goes on
+			room = ollamaContexts * limit
+		}
 		if w.Request.Max > 0 {
 			room = min(room, w.Request.Max)
 		}
