@@ -15,6 +15,7 @@ type core struct {
 	q         *queue.Queue[lane]
 	fleet     []*replica.Replica // in configuration order
 	byName    map[string]*replica.Replica
+	tiers     []int              // of the fleet, lowest first
 	gone      []*replica.Replica // removed by a reload, still holding slots
 	routes    map[lane]*route
 	overlap   map[[2]lane]bool
@@ -28,20 +29,20 @@ type core struct {
 	totals  Totals
 	promise Promises
 	classes []*classBook
-	output  map[outputKey]*outputMean // learned output tokens by key and model
+	output  map[outputKey]*lengths // learned output tokens by key and model
 	budget  budget
 	seen    seenBodies
 
-	noted  map[*replica.Replica]noted
+	noted   map[*replica.Replica]noted
+	changes int // of any replica's availability
+
 	events []Event // not yet taken
 
 	noteGrants bool // somebody asks for Granted
 	granted    []*Ticket
 
-	tierList   []int         // scratch of tiers
-	slotEnds   []float64     // scratch of forecast
-	usableList []*member     // scratch of usable
-	full       map[lane]bool // scratch of dispatch
+	slotEnds []float64     // scratch of forecast
+	full     map[lane]bool // scratch of dispatch
 
 	stopping bool
 	stopAt   time.Time
@@ -58,15 +59,17 @@ type classBook struct {
 	arrived, kept, broken int64
 	running               int
 	flow                  flow
+	margin                margin
 	latest                lane // of the last accepted request: what a newcomer is likely to ask for
 }
 
 func (c *core) init(cfg Config, now time.Time) {
-	c.cfg, c.began = cfg, now
+	c.configure(cfg)
+	c.began = now
 	c.byName = map[string]*replica.Replica{}
 	c.routes, c.overlap, c.running = map[lane]*route{}, map[[2]lane]bool{}, map[*replica.Slots]*runs{}
 	c.bound = map[*Ticket]struct{}{}
-	c.output = map[outputKey]*outputMean{}
+	c.output = map[outputKey]*lengths{}
 	c.full = map[lane]bool{}
 	c.seen.init()
 	c.noted = map[*replica.Replica]noted{}
@@ -77,6 +80,15 @@ func (c *core) init(cfg Config, now time.Time) {
 	for _, rc := range cfg.Replicas {
 		c.addReplica(rc)
 	}
+	c.retier()
+}
+
+// configure takes a configuration as the one in force.
+func (c *core) configure(cfg Config) {
+	if cfg.Keep == 0 {
+		cfg.Keep = 0.95
+	}
+	c.cfg = cfg
 }
 
 func queueClasses(cs []Class) []queue.Class {
@@ -179,7 +191,7 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 		panic("admission: request " + t.id + " ended without an outcome")
 	}
 	if t.promised && !t.judged && (o == Failed || o == Refused) {
-		c.broken(t) // a replica's own 4xx, passed on, breaks no promise
+		c.broken(now, t) // a replica's own 4xx, passed on, breaks no promise
 	}
 	return t.decided(now, t.class.name, o, r)
 }
@@ -193,15 +205,17 @@ func (c *core) judge(now time.Time, t *Ticket) {
 		t.judged = true
 		c.promise.Kept++
 		t.class.kept++
+		c.calibrate(now, t, true)
 		return
 	}
-	c.broken(t)
+	c.broken(now, t)
 }
 
-func (c *core) broken(t *Ticket) {
+func (c *core) broken(now time.Time, t *Ticket) {
 	t.judged = true
 	c.promise.Broken++
 	t.class.broken++
+	c.calibrate(now, t, false)
 }
 
 // due notes that something happens at when.

@@ -37,11 +37,11 @@ func (c *core) latest(t *Ticket) time.Time {
 // for a lower tier.
 const lastSlack = 20 * time.Millisecond
 
-func (c *core) topTier() (top int) {
-	for _, r := range c.fleet {
-		top = max(top, r.Config.Tier)
+func (c *core) topTier() int {
+	if n := len(c.tiers); n > 0 {
+		return c.tiers[n-1]
 	}
-	return top
+	return 0
 }
 
 // dispatch sends whatever can be sent: while some waiting request has a
@@ -187,6 +187,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	if e.known {
 		a.lease.first = now.Add(e.load + e.prompt)
 	}
+	a.lease.lengths = c.lengthsOf(t.key, t.lane.model)
 	a.lease.permit = r.Breaker.Begin(now)
 	if a.lease.trial {
 		r.Trials += w

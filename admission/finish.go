@@ -202,6 +202,7 @@ func (c *core) tell(now time.Time, rep *replica.Replica, p breaker.Permit, res b
 		rep.Failed++
 	}
 	rep.Breaker.Done(now, p, res)
+	c.note(now, rep)
 	if at, ok := rep.Breaker.NextChange(now); ok {
 		c.due(at)
 	}
@@ -273,6 +274,9 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 		if s.Decode == 0 {
 			s.Decode = now.Sub(r.FirstTokenAt)
 		}
+	}
+	if s.First > 0 && !l.cold && !l.first.IsZero() {
+		l.rep.Speed(a.Model).Timed(l.first.Sub(l.begun), s.First)
 	}
 	if l.cold && u.Load == 0 {
 		return // a load of unknown length is in every figure

@@ -35,9 +35,9 @@ func (c *core) changed(now time.Time, r *replica.Replica) {
 	if r.HoldUntil.After(now) {
 		c.due(r.HoldUntil)
 	}
+	c.note(now, r)
 	c.rebind(now, r)
 	c.dispatch(now)
-	c.note(now, r)
 }
 
 // reconfigure applies a new configuration: classes are matched by name,
@@ -45,7 +45,7 @@ func (c *core) changed(now time.Time, r *replica.Replica) {
 // what it has (R15).
 func (c *core) reconfigure(now time.Time, cfg Config) {
 	c.remapClasses(now, cfg)
-	c.cfg = cfg
+	c.configure(cfg)
 	c.forgetRoutes()
 	old := c.byName
 	c.fleet, c.byName = nil, map[string]*replica.Replica{}
@@ -68,6 +68,7 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 		c.fleet = append(c.fleet, r)
 		c.byName[rc.Name] = r
 	}
+	c.retier()
 	c.gone = slices.DeleteFunc(c.gone, func(r *replica.Replica) bool { return r.Held() == 0 })
 	for _, r := range old {
 		r.Draining = true

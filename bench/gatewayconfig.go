@@ -36,6 +36,8 @@ func gatewayConfig(s *Scenario, t Target, at gatewaySite) ([]byte, error) {
 	if at.listen != "" {
 		c["listen"] = at.listen
 		section(c, "admin")["listen"] = at.admin
+		log := section(c, "log")
+		log["level"], log["format"] = "info", "json" // a line of it tells the addresses
 	}
 	c["replicas"] = configReplicas(s, t, at.replicas)
 	if len(s.Classes) > 0 {

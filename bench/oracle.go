@@ -16,11 +16,9 @@ import (
 // takes: those that are refused take no service, so when a request gets its slot
 // depends only on those that are served.
 //
-// Whether the first token can come in time is asked of the engine's own
-// parameters: what its prompts under way and this one take when all of its slots
-// decode and all engines on its device compute. The bound errs on the safe side:
-// where others wait, a request that is passed over for it costs nothing, since
-// the slot does not idle.
+// Whether the first token can come in time, the engine's model foresees; what it
+// cannot know is who comes after and what other engines on the device will do, so
+// now and then a request that it has served is late after all.
 //
 // It tells clients late what it knew from the start. Its times of refusal and
 // its Retry-After mean nothing.
@@ -65,49 +63,23 @@ func (u giveUp) wake() {
 	}
 }
 
-// refuses reports whether a request that is to be served now would be late.
+// refuses reports whether a request that is to be served now would be late. One
+// for which a model must be loaded is served whatever it takes: somebody has to
+// wait for it.
 func (o *oracle) refuses(j *journey, grant *admission.Assignment) bool {
 	if o == nil || grant.Attempt > 1 {
 		return false // what it has promised it does not take back
 	}
 	s := o.g.w.server(grant.Replica)
-	return o.g.w.now.Add(s.firstToken(j)).After(o.g.deadline(j))
+	return s.firstToken(j).After(o.g.deadline(j)) && !s.absent(j)
 }
 
-// firstToken is the longest that an engine can take to the first token of a
-// request that it gets now.
-func (s *server) firstToken(j *journey) time.Duration {
-	prompt, before := j.r.PromptTokens, 0
-	for _, a := range s.working {
-		if !a.begun {
-			before += a.j.r.PromptTokens
-		}
-	}
-	step := 0.0
-	if n := len(s.working); n > 0 {
-		step = (1 + s.cfg.BatchSlowdown*float64(n-1)) / s.cfg.Decode
-	}
-	batches := 1 + (prompt+before+s.cfg.Batch-1)/s.cfg.Batch
-	t := float64(prompt+before)/s.cfg.Prefill + float64(batches)*step
-	if f := s.model.Fault(s.w.now); f.Factor > 1 {
-		t *= f.Factor
-	}
-	d := time.Duration(t * float64(s.device) * float64(time.Second))
-	if s.model.Loading(s.w.now) || s.absent(j) {
-		d += s.cfg.LoadTime
-	}
-	return d
-}
-
-// absent reports whether the request's model must be loaded first.
+// absent reports whether nobody has asked yet for the request's model to be loaded.
 func (s *server) absent(j *journey) bool {
-	if s.cfg.LoadTime == 0 {
-		return false
-	}
 	name, _ := s.model.Known(j.r.Model)
 	for _, v := range s.model.Models(s.w.now) {
 		if v.Name == name {
-			return !v.Resident
+			return !v.Resident && !v.Loading
 		}
 	}
 	return false

@@ -142,7 +142,7 @@ func (g *gatewayFront) happened(a *attempt, first bool) {
 	switch {
 	case h.zombie:
 		g.stirred(a)
-	case a.over:
+	case a.over, first && !a.j.r.Stream: // an answer that is not streamed comes whole
 	case first:
 		h.first, h.grown, h.tokens = g.w.now, g.w.now, 1
 		a.j.token()
@@ -197,9 +197,7 @@ func (g *gatewayFront) finish(a *attempt, r admission.AttemptResult) {
 	}
 	switch {
 	case r.Kind == admission.ResultOK:
-		t := &a.work.Tasks[0]
-		j.rec.OutputTokens, j.rec.CachedTokens = t.Decoded, a.cached()
-		a.on.remember(a)
+		j.whole(a)
 		g.end(j, admission.Completed, "")
 		j.end(200, "", "")
 	case r.Kind == admission.ResultClientGone:

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -22,7 +21,6 @@ type gatewayFront struct {
 	tick      alarm
 	tickets   map[*admission.Ticket]*journey
 	granted   []*admission.Ticket
-	roots     map[string]string // X-Request-ID of requests that may be tried again
 	zombies   int
 	unordered bool
 	audit     audit
@@ -48,7 +46,7 @@ type reply struct {
 var anyEngine = []replica.Engine{replica.EngineOllama, replica.EngineLlamaCpp, replica.EngineVLLM, replica.EngineOpenAI}
 
 func newGatewayFront(w *world, cfg admission.Config, times gatewayTimes) *gatewayFront {
-	g := &gatewayFront{w: w, cfg: cfg, times: times, tickets: map[*admission.Ticket]*journey{}, roots: map[string]string{}}
+	g := &gatewayFront{w: w, cfg: cfg, times: times, tickets: map[*admission.Ticket]*journey{}}
 	g.ctl = admission.New(cfg, w.now)
 	g.ctl.Granted(nil)
 	g.tick.who = ticking{g}
@@ -96,7 +94,7 @@ func (g *gatewayFront) settle() bool {
 func (g *gatewayFront) arrive(j *journey) {
 	r, now := j.r, g.w.now
 	class := g.class(r)
-	j.way.ticket = g.ctl.Arrive(now, admission.Arrival{ID: g.requestID(r), Class: class, Key: keyName(r), At: now})
+	j.way.ticket = g.ctl.Arrive(now, admission.Arrival{ID: requestID(r), Class: class, Key: keyName(r), At: now})
 	g.tickets[j.way.ticket] = j
 	if j.prompt == nil {
 		j.prompt = chain(r.Prompt)
@@ -147,19 +145,6 @@ func keyName(r *Request) string {
 	return r.Key
 }
 
-// requestID is the X-Request-ID that the client sends: the same for all tries.
-func (g *gatewayFront) requestID(r *Request) string {
-	if r.RetriedOf == "" {
-		return r.ID
-	}
-	root, ok := g.roots[r.RetriedOf]
-	if !ok {
-		root = r.RetriedOf
-	}
-	g.roots[r.ID] = root
-	return root
-}
-
 // ask is what the gateway would read in the request's body.
 func (g *gatewayFront) ask(j *journey, class string) admission.Ask {
 	r, messages := j.r, 0
@@ -175,7 +160,7 @@ func (g *gatewayFront) ask(j *journey, class string) admission.Ask {
 	}
 	return admission.Ask{
 		Class: class, Models: []string{r.Model}, Public: r.Model, Path: chatPath, Engines: anyEngine, Width: 1,
-		Bytes: int64(bytesPerToken*text + bodyBytes + messageBytes*messages), BodyHash: mix(hashOf(j.prompt), xxhash.Sum64String(r.Key)),
+		Bytes: int64(bytesPerToken*text + bodyBytes + messageBytes*messages), BodyHash: stir(hashOf(j.prompt), xxhash.Sum64String(r.Key)),
 		PromptTokens: text, MaxTokens: r.MaxTokens, Stream: r.Stream,
 		Deadline: g.w.now.Add(deadline), ClientDeadline: stated,
 	}
@@ -301,5 +286,3 @@ func rejected(rej *model.Rejection) int {
 	}
 	return rej.Status
 }
-
-func seconds(d time.Duration) string { return fmt.Sprintf("%.3f s", d.Seconds()) }

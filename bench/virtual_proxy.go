@@ -27,15 +27,7 @@ func (p *proxyFront) arrive(j *journey) {
 
 // pick is the replica for the next request.
 func (p *proxyFront) pick() *server {
-	n := len(p.w.fleet)
-	at := p.turn % n
-	if p.least { // in turn among equals
-		for i := range n {
-			if k := (p.turn + i) % n; p.w.fleet[k].open < p.w.fleet[at].open {
-				at = k
-			}
-		}
-	}
+	at := pick(p.turn, p.least, len(p.w.fleet), func(i int) int { return p.w.fleet[i].open })
 	p.turn++
 	return p.w.fleet[at]
 }
@@ -45,7 +37,9 @@ func (p *proxyFront) happened(a *attempt, first bool) {
 	switch {
 	case a.over: // its client has left
 	case first:
-		j.token()
+		if j.r.Stream {
+			j.token()
+		}
 	case a.work.End != model.Running:
 		p.ended(a)
 	}
@@ -56,13 +50,12 @@ func (p *proxyFront) ended(a *attempt) {
 	j := a.j
 	a.over, j.now = true, nil
 	a.on.open--
-	t := &a.work.Tasks[0]
-	j.rec.OutputTokens, j.rec.CachedTokens = t.Decoded, a.cached()
 	switch {
 	case a.work.End == model.EndDone:
-		a.on.remember(a)
+		j.whole(a)
 		j.end(200, "", "")
-	case a.begun:
+	case a.begun && j.r.Stream:
+		j.rec.OutputTokens = a.work.Generated()
 		j.end(200, "", "the stream broke off")
 	case a.work.End == model.EndEmpty:
 		j.end(200, "", "the answer was empty")

@@ -2,22 +2,22 @@ package bench
 
 import (
 	"fmt"
+	"time"
 
 	"switchyard/simserver/model"
 )
 
 // server is a replica of a virtual run: the model of its engine.
 type server struct {
-	w      *world
-	name   string
-	model  *model.Engine
-	cfg    model.Config
-	alarm  alarm
-	open   int // requests of a plain proxy under way there
+	w     *world
+	name  string
+	model *model.Engine
+	cfg   model.Config
+	alarm alarm
+	open  int // requests of a plain proxy under way there
 
 	working []*attempt // in hand, those of clients who left too
 
-	device int // engines on its device
 	faulty bool
 	probed probed
 }
@@ -25,13 +25,11 @@ type server struct {
 // addServers builds the fleet of a scenario.
 func (w *world) addServers(s *Scenario) error {
 	devices := map[string]*model.Device{}
-	on := map[string]int{}
 	for i := range s.Replicas {
 		r := &s.Replicas[i]
 		if r.URL != "" {
 			return fmt.Errorf("virtual run: replica %s is a real one: want simulated ones only, or a live run", r.Name)
 		}
-		on[r.GPUShare]++
 	}
 	for i := range s.Replicas {
 		o := s.Replicas[i].Options()
@@ -39,12 +37,13 @@ func (w *world) addServers(s *Scenario) error {
 		if err != nil {
 			return fmt.Errorf("replica %s: %w", o.Name, err)
 		}
-		sv := &server{w: w, name: o.Name, device: 1, faulty: len(script) > 0}
+		cfg.Milestones = true
+		sv := &server{w: w, name: o.Name, faulty: len(script) > 0}
 		if o.GPUShare != "" {
 			if devices[o.GPUShare] == nil {
 				devices[o.GPUShare] = &model.Device{}
 			}
-			cfg.Device, sv.device = devices[o.GPUShare], on[o.GPUShare]
+			cfg.Device = devices[o.GPUShare]
 		}
 		sv.model = model.New(cfg, script, dawn)
 		sv.cfg = sv.model.Config()
@@ -88,15 +87,27 @@ func (s *server) pump() {
 	}
 }
 
-// submit hands the engine a request.
-func (s *server) submit(a *attempt) *model.Rejection {
-	j := a.j
+// request is what an engine is asked.
+func (j *journey) request() model.Request {
 	if j.prompt == nil {
 		j.prompt = chain(j.r.Prompt)
 	}
-	work, rej := s.model.Submit(s.w.now, model.Request{
+	return model.Request{
 		Model: j.r.Model, Prompts: [][]model.Part{j.prompt}, Max: j.r.MaxTokens, Output: j.r.OutputTokens, Stream: j.r.Stream,
-	})
+	}
+}
+
+// firstToken foresees the first token of a request that would be sent now.
+func (s *server) firstToken(j *journey) time.Time {
+	at := s.model.FirstToken(s.w.now, j.request())
+	s.pump()
+	return at
+}
+
+// submit hands the engine a request.
+func (s *server) submit(a *attempt) *model.Rejection {
+	j := a.j
+	work, rej := s.model.Submit(s.w.now, j.request())
 	if rej == nil {
 		a.work, work.User = work, a
 		a.place = len(s.working)
@@ -149,7 +160,7 @@ func (s *server) remember(a *attempt) {
 	parts := append([]model.Part(nil), a.j.prompt...)
 	h := hashOf(parts)
 	for left := a.work.Tasks[0].Decoded; left > 0; left -= pieceTokens {
-		h = mix(h, uint64(a.work.ID))
+		h = stir(h, uint64(a.work.ID))
 		parts = append(parts, model.Part{Hash: h, Tokens: min(left, pieceTokens)})
 	}
 	s.model.Remember(s.w.now, a.work, parts)
@@ -184,12 +195,12 @@ func chain(prompt []Part) []model.Part {
 		left := p.Tokens
 		if p.Role != RoleSame {
 			emit()
-			h, extra = mix(h, uint64(p.Role)), min(messageTokens, left)
+			h, extra = stir(h, uint64(p.Role)), min(messageTokens, left)
 			left -= extra
 		}
 		for at := 0; left > 0; {
 			n := min(left, pieceTokens-filled)
-			h = mix(mix(h, p.Seed), uint64(at)<<32|uint64(n))
+			h = stir(stir(h, p.Seed), uint64(at)<<32|uint64(n))
 			filled, at, left = filled+n, at+n, left-n
 			if filled == pieceTokens {
 				emit()
@@ -207,8 +218,8 @@ func hashOf(parts []model.Part) uint64 {
 	return parts[len(parts)-1].Hash
 }
 
-// mix is one step of a hash over numbers (splitmix64's finaliser).
-func mix(h, x uint64) uint64 {
+// stir is one step of a hash over numbers (splitmix64's finaliser).
+func stir(h, x uint64) uint64 {
 	z := h ^ (x + 0x9e3779b97f4a7c15 + h<<6)
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb

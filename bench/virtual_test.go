@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/stretchr/testify/require"
 
 	"switchyard/admission"
@@ -22,7 +23,7 @@ func wire(file []byte) (admission.Config, error) {
 		return admission.Config{}, err
 	}
 	out := admission.Config{
-		DefaultClass: c.DefaultClass, Enabled: c.Admission.Enabled, Observe: c.Admission.Mode == config.Observe,
+		DefaultClass: c.DefaultClass, Enabled: c.Admission.Enabled, Keep: c.Admission.Keep, Observe: c.Admission.Mode == config.Observe,
 		Queue:   admission.QueueLimits{MaxRequests: c.Queue.MaxRequests, MaxBytes: int64(c.Queue.MaxBytes)},
 		Breaker: breaker.Config(c.Breaker), ProbeEvery: c.Health.Interval,
 		Retry: admission.Retry{
@@ -72,7 +73,7 @@ func (s *script) Total() int                  { return len(s.list) }
 func request(id string, at time.Duration, out int) *Request {
 	return &Request{
 		ID: id, At: at, Model: "m", Stream: true, Deadline: 10 * time.Second, PromptTokens: 100, MaxTokens: out, OutputTokens: out,
-		Prompt: []Part{{Role: RoleUser, Seed: uint64(len(id))<<32 + uint64(id[len(id)-1]), Tokens: 100}},
+		Prompt: []Part{{Role: RoleUser, Seed: xxhash.Sum64String(id), Tokens: 100}},
 	}
 }
 

@@ -75,6 +75,7 @@ func newWorld(ctx context.Context, t traffic, seed uint64) *world {
 
 // run plays the trial to its end.
 func (w *world) run() error {
+	w.trial.Records = make([]Record, 0, w.traffic.Total())
 	w.expect()
 	for n := 1; !w.ended(); n++ {
 		if n%4096 == 0 && w.ctx.Err() != nil {
@@ -175,6 +176,15 @@ func (j *journey) token() {
 	j.w.plan.drop(&j.patience)
 	at := j.w.since().Seconds()
 	j.rec.FirstTokenS = &at
+}
+
+// whole takes the whole answer of an attempt.
+func (j *journey) whole(a *attempt) {
+	if j.rec.FirstTokenS == nil {
+		j.token()
+	}
+	j.rec.OutputTokens, j.rec.CachedTokens = a.work.Generated(), a.cached()
+	a.on.remember(a)
 }
 
 // end ends the request for its client.
