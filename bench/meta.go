@@ -14,8 +14,7 @@ import (
 // nothing of it.
 type Meta struct {
 	Scenario string    `json:"scenario"`
-	Runner   string    `json:"runner"` // live or virtual
-	Command  string    `json:"command"`
+	Commands []string  `json:"commands"`
 	Version  string    `json:"version"`
 	Go       string    `json:"go"`
 	Platform string    `json:"platform"`
@@ -29,6 +28,7 @@ type RunMeta struct {
 	Target     string   `json:"target"`
 	Load       float64  `json:"load,omitempty"`
 	Trial      int      `json:"trial"`
+	Runner     string   `json:"runner"` // live or virtual
 	Requests   int      `json:"requests"`
 	WallS      float64  `json:"wall_s"` // how long it took, not in the trial's time
 	Violations []string `json:"violations,omitempty"`

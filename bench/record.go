@@ -1,6 +1,10 @@
 package bench
 
-import "switchyard/simserver"
+import (
+	"fmt"
+
+	"switchyard/simserver"
+)
 
 // Record is one line of the raw log: what became of one request as its client
 // saw it. Times are seconds since the trial's start.
@@ -96,4 +100,13 @@ func (r *Record) outcome() outcome {
 		return late
 	}
 	return failed
+}
+
+// Summary is a trial in one line.
+func (t *Trial) Summary() string {
+	var n [len(outcomes)]int
+	for i := range t.Records {
+		n[t.Records[i].outcome()]++
+	}
+	return fmt.Sprintf("%d requests: %d on time, %d late, %d refused, %d failed", len(t.Records), n[onTime], n[late], n[refused], n[failed])
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -129,8 +130,8 @@ func (r *report) markdown() []byte {
 func (r *report) facts() []string {
 	m, trials := r.meta, r.logs.trialCount()
 	var how string
-	if m.Runner != "" {
-		how = fmt.Sprintf("A %s run, seed %d, by switchyard %s (%s, %s, %d CPUs): `%s`.", m.Runner, m.Seed, m.Version, m.Go, m.Platform, m.CPUs, m.Command)
+	if len(m.Runs) > 0 {
+		how = fmt.Sprintf("%s, seed %d, by switchyard %s (%s, %s, %d CPUs): `%s`.", m.runners(), m.Seed, m.Version, m.Go, m.Platform, m.CPUs, strings.Join(m.Commands, "`, then `"))
 	}
 	what := "Computed from the raw logs beside this file; `switchyard bench verify` computes it again."
 	if trials > 1 {
@@ -140,6 +141,23 @@ func (r *report) facts() []string {
 		return []string{what}
 	}
 	return []string{how, what}
+}
+
+// runners says how the runs were made, and of which targets where both ways.
+func (m *Meta) runners() string {
+	how := make(map[string][]string)
+	for _, r := range m.Runs {
+		if !slices.Contains(how[r.Runner], r.Target) {
+			how[r.Runner] = append(how[r.Runner], r.Target)
+		}
+	}
+	switch {
+	case how["virtual"] == nil:
+		return "A live run"
+	case how["live"] == nil:
+		return "A virtual run"
+	}
+	return fmt.Sprintf("A live run (%s) and a virtual one (%s)", strings.Join(how["live"], ", "), strings.Join(how["virtual"], ", "))
 }
 
 func (l *logs) trialCount() int {
@@ -155,13 +173,14 @@ func (r *report) broken() []string {
 	var all []string
 	for _, m := range r.meta.Runs {
 		for _, v := range m.Violations {
-			all = append(all, fmt.Sprintf("%s: %s", m.name(), v))
+			all = append(all, fmt.Sprintf("%s: %s", m.Name(), v))
 		}
 	}
 	return all
 }
 
-func (m RunMeta) name() string {
+// Name says which run it was.
+func (m RunMeta) Name() string {
 	if m.Load != 0 {
 		return fmt.Sprintf("%s at %g×, trial %d", m.Target, m.Load, m.Trial)
 	}

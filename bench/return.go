@@ -37,7 +37,7 @@ const (
 func (r *Request) again(o *Record) *Request {
 	var wait float64
 	ok := false
-	random := r.source.traffic.draws(mix(r.seed, uint64(r.Turn)), forReturn+uint64(r.Retry))
+	random := r.source.traffic.draws(blend(r.seed, uint64(r.Turn)), forReturn+uint64(r.Retry))
 	switch r.source.Retry {
 	case RetryTold:
 		ok = comeBack(o.Status) && o.RetryAfterS != nil && !o.NoRetry && r.Retry < r.source.returns(toldReturns)
@@ -90,9 +90,9 @@ func comeBack(status int) bool { return status == 429 || status == 503 }
 // durationOf turns a number of seconds into a duration, to the nanosecond.
 func durationOf(s float64) time.Duration { return time.Duration(math.Round(s * float64(time.Second))) }
 
-// mix makes one number of two, so that neighbours share nothing (the finisher
+// blend makes one number of two, so that neighbours share nothing (the finisher
 // of splitmix64).
-func mix(a, b uint64) uint64 {
+func blend(a, b uint64) uint64 {
 	x := a + 0x9e3779b97f4a7c15*(b+1)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"switchyard/admission"
 	"switchyard/simserver"
 )
 
@@ -194,6 +195,23 @@ func (s *Scenario) Points() []*Scenario {
 		all = append(all, s.At(load))
 	}
 	return all
+}
+
+// CheckGateway reports what is wrong with the scenario's gateway section, where
+// it stands. wire is VirtualOptions.Wire.
+func (s *Scenario) CheckGateway(wire func(yaml []byte) (admission.Config, error)) error {
+	at := make([]string, len(s.Replicas))
+	for i := range at {
+		at[i] = fmt.Sprintf("http://127.0.0.1:%d", 1024+i) // nobody goes there
+	}
+	text, err := gatewayConfig(s, Target{Kind: Gateway}, gatewaySite{replicas: at})
+	if err == nil {
+		_, err = wire(text)
+	}
+	if err != nil {
+		return fmt.Errorf("scenario %s: its gateway section, classes and keys make a configuration that is wrong (lines are those of the made one):\n%w", s.Name, err)
+	}
+	return nil
 }
 
 // AsRun is the scenario's text, comments and all, with the seed, trials and

@@ -47,7 +47,7 @@ func (t *talk) next(last *Request, ended time.Duration) *Request {
 	r.At = ended + time.Duration(pause*float64(x.Think))
 	// A list of its own: the turn before may still be read by others.
 	r.Prompt = append(make([]Part, 0, len(last.Prompt)+2), last.Prompt...)
-	r.Prompt = append(r.Prompt, Part{Role: RoleAssistant, Seed: mix(r.seed, ^uint64(last.Turn)), Tokens: last.OutputTokens})
+	r.Prompt = append(r.Prompt, Part{Role: RoleAssistant, Seed: blend(r.seed, ^uint64(last.Turn)), Tokens: last.OutputTokens})
 	r.say()
 	return &r
 }

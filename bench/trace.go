@@ -148,7 +148,7 @@ func (x *source) replay(i int) *Request {
 	for _, id := range line.blocks {
 		n := min(left, blockTokens)
 		// Equal ids are equal blocks, in every trial and source.
-		r.Prompt = append(r.Prompt, Part{Seed: mix(uint64(id), blockTokens), Tokens: n})
+		r.Prompt = append(r.Prompt, Part{Seed: blend(uint64(id), blockTokens), Tokens: n})
 		left -= n
 	}
 	if left > 0 {

@@ -89,7 +89,7 @@ func (s *Scenario) NewTraffic(trial int) *Traffic {
 		if i >= 26 {
 			x.name += fmt.Sprint(i / 26)
 		}
-		x.seed = mix(mix(mix(s.Seed, uint64(trial)), uint64(i)), 1)
+		x.seed = blend(blend(blend(s.Seed, uint64(trial)), uint64(i)), 1)
 		x.zipf = x.Prefix.shares()
 		t.sources = append(t.sources, x)
 		x.next()
@@ -215,7 +215,7 @@ func (x *source) request(i int) *Request {
 	return &Request{
 		ID: id, Origin: id, Class: x.Class, Key: x.Key, Model: x.Model, Stream: x.Stream == nil || *x.Stream,
 		Deadline: x.due, Stated: x.Deadline > 0, Patience: x.Patience, MaxTokens: x.MaxTokens,
-		SDK: x.Retry == RetrySDK, source: x, seed: mix(x.seed, uint64(i)),
+		SDK: x.Retry == RetrySDK, source: x, seed: blend(x.seed, uint64(i)),
 	}
 }
 
@@ -232,7 +232,7 @@ func (x *source) single(i int) *Request {
 
 // ask adds the request's own words.
 func (r *Request) ask(tokens int) {
-	r.Prompt = append(r.Prompt, Part{Role: RoleUser, Seed: mix(r.seed, uint64(r.Turn)), Tokens: tokens})
+	r.Prompt = append(r.Prompt, Part{Role: RoleUser, Seed: blend(r.seed, uint64(r.Turn)), Tokens: tokens})
 	r.PromptTokens = tokensOf(r.Prompt)
 }
 
@@ -253,7 +253,7 @@ func (x *source) prefix(r *Request) {
 		k++
 	}
 	// The same for all trials and sources: a prompt that is in use is in use.
-	r.Prompt = append(r.Prompt, Part{Role: RoleSystem, Seed: mix(uint64(x.Prefix.Tokens), uint64(k)), Tokens: x.Prefix.Tokens})
+	r.Prompt = append(r.Prompt, Part{Role: RoleSystem, Seed: blend(uint64(x.Prefix.Tokens), uint64(k)), Tokens: x.Prefix.Tokens})
 }
 
 // advance moves the source's clock on to when its rate has brought the given
