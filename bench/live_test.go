@@ -193,7 +193,7 @@ func TestBodyHasTheTokensOfTheRequest(t *testing.T) {
 }
 
 func modelTokens(prompt []Part) (n int) {
-	for _, p := range chain(prompt) {
+	for _, p := range chain(nil, prompt...) {
 		n += p.Tokens
 	}
 	return n
