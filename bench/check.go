@@ -43,6 +43,11 @@ func (s *Scenario) check(d *decoder) {
 	for i, x := range s.Loads {
 		d.want(x > 0 && x <= mostLoad && !slices.Contains(s.Loads[:i], x), fmt.Sprintf("loads[%d]", i), "%v: want different factors above 0, at most %d", x, mostLoad)
 	}
+	for i, name := range s.Targets {
+		if _, err := ParseTarget(name); err != nil {
+			d.want(false, fmt.Sprintf("targets[%d]", i), "%v", err)
+		}
+	}
 	s.checkReplicas(d)
 	s.checkClasses(d)
 	s.checkKeys(d)
@@ -116,7 +121,7 @@ func (s *Scenario) keyNames() string {
 		names = append(names, k.Name)
 	}
 	if names == nil {
-		return "none: there are no keys"
+		return "none, as there are no keys"
 	}
 	return "one of " + strings.Join(names, ", ")
 }

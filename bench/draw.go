@@ -27,7 +27,7 @@ func (d *drawing) end() string {
 }
 
 // px writes a coordinate: a tenth of a unit is finer than can be seen.
-func px(x float64) string { return strconv.FormatFloat(math.Round(x*10)/10+0, 'f', -1, 64) }
+func px(x float64) string { return strconv.FormatFloat(math.Round(x*10)/10, 'f', -1, 64) }
 
 func (d *drawing) line(class string, x1, y1, x2, y2 float64) {
 	fmt.Fprintf(d, `<line class="%s" x1="%s" y1="%s" x2="%s" y2="%s"/>`+"\n", class, px(x1), px(y1), px(x2), px(y2))
@@ -86,7 +86,7 @@ func (s scale) ticks(n int) []float64 {
 	}
 	var all []float64
 	for v := math.Ceil(s.lo/step-1e-9) * step; v <= s.hi+step*1e-9; v += step {
-		all = append(all, math.Round(v/step)*step)
+		all = append(all, math.Abs(math.Round(v/step)*step)) // no scale here has negative values, and 0 must not be -0
 	}
 	return all
 }
@@ -127,11 +127,8 @@ func short(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
 
 // secondsShort writes a time on a tick.
 func secondsShort(v float64) string {
-	switch {
-	case v < 0.9995:
+	if v > 0 && v < 0.9995 {
 		return short(v*1000) + " ms"
-	case v >= 120:
-		return short(v/60) + " min"
 	}
 	return short(v) + " s"
 }

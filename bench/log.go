@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -60,17 +61,28 @@ func WriteTrial(dir string, s *Scenario, target string, trial int, t *Trial) (er
 
 // rawName is the file of one trial's raw log.
 func rawName(target string, load float64, trial int) string {
-	plain := func(r rune) rune {
-		if r < 0x80 && (r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z') {
-			return r
-		}
-		return '_'
-	}
-	name := "raw-" + strings.Map(plain, target)
+	name := rawPrefix(target)
 	if load != 0 {
 		name += fmt.Sprintf("-x%g", load)
 	}
 	return fmt.Sprintf("%s-%d.jsonl.gz", name, trial)
+}
+
+func rawPrefix(target string) string {
+	return "raw-" + strings.Map(func(r rune) rune {
+		if plainName.MatchString("x" + string(r)) {
+			return r
+		}
+		return '_'
+	}, target)
+}
+
+var rawSuffix = regexp.MustCompile(`^(-x[0-9.e+-]+)?-[0-9]+\.jsonl\.gz$`)
+
+// logOf reports whether a file has the name of a raw log of the target.
+func logOf(name, target string) bool {
+	rest, ok := strings.CutPrefix(name, rawPrefix(target))
+	return ok && rawSuffix.MatchString(rest)
 }
 
 // micro rounds seconds to the microsecond: more would only fill the log.

@@ -58,10 +58,23 @@ func ReadMeta(dir string) (Meta, error) {
 	return m, nil
 }
 
-// Done takes note of a trial, in place of an earlier one of its kind.
-func (m *Meta) Done(r RunMeta) {
-	m.Runs = slices.DeleteFunc(m.Runs, func(o RunMeta) bool { return o.Target == r.Target && o.Load == r.Load && o.Trial == r.Trial })
-	m.Runs = append(m.Runs, r)
+// Done takes note of a trial.
+func (m *Meta) Done(r RunMeta) { m.Runs = append(m.Runs, r) }
+
+// Forget removes a target's raw logs from a directory, and what is noted of
+// them: it is about to be run again, and old trials must not stay beside new.
+func (m *Meta) Forget(dir, target string) error {
+	m.Runs = slices.DeleteFunc(m.Runs, func(r RunMeta) bool { return r.Target == target })
+	files, err := rawFiles(dir)
+	for _, path := range files {
+		if logOf(filepath.Base(path), target) {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("removing the raw logs of an earlier run of %s: %w", target, err)
+	}
+	return nil
 }
 
 // Write writes meta.json.

@@ -145,7 +145,7 @@ func (l *logs) overLoad() figure {
 	end := min(x.hi, y.hi)
 	d.line("guide", x.at(0), y.at(0), x.at(end), y.at(end))
 	colours := l.colours()
-	for _, target := range l.targets() {
+	for _, target := range slices.Backward(l.targets()) { // the first on top
 		var points [][2]float64
 		for _, r := range l.runs {
 			if r.target != target {
@@ -199,7 +199,7 @@ func (l *logs) distributions(shown []run) figure {
 		d.text("tick end", x.at(deadline)-4, y.to+10, "due "+secondsShort(deadline))
 	}
 	colours := l.colours()
-	for _, r := range shown {
+	for _, r := range slices.Backward(shown) { // the first on top
 		d.path("line "+colours[r.target], steps(times[r], sent[r], x, y), r.target)
 	}
 	return figure{

@@ -207,20 +207,40 @@ func (t *Table) Markdown() string {
 	return b.String()
 }
 
-// Text is the table for a terminal.
+// Text is the table for a terminal: the medians alone, and no column in which
+// there is nothing.
 func (t *Table) Text() string {
-	widths := make([]int, len(t.Head))
-	for _, row := range append([][]string{t.Head}, t.Rows...) {
+	rows := append([][]string{t.Head}, t.Rows...)
+	brief := make([][]string, len(rows))
+	for j := range t.Head {
+		if !slices.ContainsFunc(t.Rows, func(row []string) bool { return row[j] != "–" }) {
+			continue
+		}
+		for i, row := range rows {
+			text := strings.Replace(row[j], "time to first token", "first token", 1)
+			if i > 0 {
+				text, _, _ = strings.Cut(text, " (")
+			}
+			brief[i] = append(brief[i], text)
+		}
+	}
+	return align(brief, t.left)
+}
+
+// align sets rows in columns, the first few to the left.
+func align(rows [][]string, left int) string {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
 		for i, c := range row {
 			widths[i] = max(widths[i], len([]rune(c)))
 		}
 	}
 	var b strings.Builder
-	for _, row := range append([][]string{t.Head}, t.Rows...) {
+	for _, row := range rows {
 		var line strings.Builder
 		for i, c := range row {
 			pad := strings.Repeat(" ", widths[i]-len([]rune(c)))
-			if i < t.left {
+			if i < left {
 				line.WriteString(c + pad + "  ")
 			} else {
 				line.WriteString(pad + c + "  ")

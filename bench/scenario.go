@@ -197,8 +197,9 @@ func (s *Scenario) Points() []*Scenario {
 	return all
 }
 
-// CheckGateway reports what is wrong with the scenario's gateway section, where
-// it stands. wire is VirtualOptions.Wire.
+// CheckGateway reports what is wrong with the configuration that the scenario's
+// gateway section, classes and keys make. wire is VirtualOptions.Wire; its error
+// is returned as it is.
 func (s *Scenario) CheckGateway(wire func(yaml []byte) (admission.Config, error)) error {
 	at := make([]string, len(s.Replicas))
 	for i := range at {
@@ -208,10 +209,27 @@ func (s *Scenario) CheckGateway(wire func(yaml []byte) (admission.Config, error)
 	if err == nil {
 		_, err = wire(text)
 	}
-	if err != nil {
-		return fmt.Errorf("scenario %s: its gateway section, classes and keys make a configuration that is wrong (lines are those of the made one):\n%w", s.Name, err)
+	return err
+}
+
+// GatewayLine is the line on which a key of the gateway section stands, such as
+// queue.max_requests, or the nearest key around it; 0: it is not there at all.
+func (s *Scenario) GatewayLine(key string) int {
+	n, line := &s.Gateway, 0
+	for name := range strings.SplitSeq(key, ".") {
+		name, _, _ = strings.Cut(name, "[")
+		var next *yaml.Node
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == name {
+				line, next = n.Content[i].Line, n.Content[i+1]
+			}
+		}
+		if next == nil {
+			break
+		}
+		n = next
 	}
-	return nil
+	return line
 }
 
 // AsRun is the scenario's text, comments and all, with the seed, trials and
@@ -236,7 +254,7 @@ func (s *Scenario) AsRun() ([]byte, error) {
 			*valueOf(source, "file") = yaml.Node{Kind: yaml.ScalarNode, Value: filepath.Base(file)}
 		}
 	}
-	return yaml.Dump(&s.text)
+	return yaml.Dump(&s.text, yaml.WithLineWidth(-1), yaml.WithCompactSeqIndent(false))
 }
 
 // valueOf finds a key's value in a mapping, and makes the key where it is not.

@@ -157,11 +157,14 @@ func markdownRow(line string) ([]string, bool) {
 	return cells, true
 }
 
-var htmlCell = regexp.MustCompile(`<t[dh][^>]*>(.*?)</t[dh]>`)
+var (
+	htmlCell = regexp.MustCompile(`<t[dh][^>]*>(.*?)</t[dh]>`)
+	htmlTag  = regexp.MustCompile(`<[^>]*>`)
+)
 
 func htmlRow(line string) (cells []string, in bool) {
 	for _, m := range htmlCell.FindAllStringSubmatch(line, -1) {
-		cells = append(cells, html.UnescapeString(m[1]))
+		cells = append(cells, html.UnescapeString(htmlTag.ReplaceAllString(m[1], "")))
 	}
 	return cells, !strings.Contains(line, "</table>")
 }

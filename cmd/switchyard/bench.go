@@ -89,7 +89,7 @@ type benchRun struct {
 	scenario *bench.Scenario
 	targets  []bench.Target
 	virtual  bool
-	binary   string
+	trial    func(ctx context.Context, s *bench.Scenario, t bench.Target, trial int) (*bench.Trial, error)
 	meta     bench.Meta
 	show     *benchProgress
 }
@@ -101,28 +101,13 @@ func (cmd *benchRunCmd) Run(ctx context.Context, c *console) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cmd.Out, 0o755); err != nil {
-		return fmt.Errorf("making the directory for the raw logs: %w", err)
+	if err := r.begin(); err != nil {
+		return err
 	}
-	if err := bench.WriteScenario(cmd.Out, r.scenario); err != nil {
-		return usageError{err}
+	broken, err := r.all(ctx, c)
+	if err != nil {
+		return err
 	}
-	var broken []string
-	points := r.scenario.Points()
-	r.show = newBenchProgress(c, len(points)*r.scenario.Trials*len(r.targets))
-	for _, point := range points {
-		for trial := 1; trial <= r.scenario.Trials; trial++ {
-			for _, t := range r.targets {
-				wrong, err := r.one(ctx, point, t, trial)
-				if err != nil {
-					r.show.stop()
-					return err
-				}
-				broken = append(broken, wrong...)
-			}
-		}
-	}
-	r.show.stop()
 	tables, err := bench.Report(cmd.Out)
 	if err != nil {
 		return err
@@ -135,11 +120,49 @@ func (cmd *benchRunCmd) Run(ctx context.Context, c *console) error {
 	return nil
 }
 
+// begin makes the directory and removes what is there of the targets that are
+// run again.
+func (r *benchRun) begin() error {
+	if err := os.MkdirAll(r.Out, 0o755); err != nil {
+		return fmt.Errorf("making the directory for the raw logs: %w", err)
+	}
+	if err := bench.WriteScenario(r.Out, r.scenario); err != nil {
+		return usageError{err}
+	}
+	for _, t := range r.targets {
+		if err := r.meta.Forget(r.Out, t.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// all runs every trial of every target at every load, and gives the rules that
+// were broken. Trials come before targets, so that a machine that changes
+// meanwhile changes for all of them.
+func (r *benchRun) all(ctx context.Context, c *console) (broken []string, err error) {
+	points := r.scenario.Points()
+	r.show = newBenchProgress(c, len(points)*r.scenario.Trials*len(r.targets))
+	defer r.show.stop()
+	for _, point := range points {
+		for trial := 1; trial <= r.scenario.Trials; trial++ {
+			for _, t := range r.targets {
+				wrong, err := r.one(ctx, point, t, trial)
+				if err != nil {
+					return nil, err
+				}
+				broken = append(broken, wrong...)
+			}
+		}
+	}
+	return broken, nil
+}
+
 // prepare reads everything that can be wrong before anything is run.
 func (cmd *benchRunCmd) prepare(c *console) (*benchRun, error) {
 	s, err := bench.Load(cmd.Scenario)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, err
 	}
 	if cmd.Seed != nil {
 		s.Seed = *cmd.Seed
@@ -153,8 +176,8 @@ func (cmd *benchRunCmd) prepare(c *console) (*benchRun, error) {
 	if err := s.ReadTraces(cmd.Trace); err != nil {
 		return nil, usageError{err}
 	}
-	if err := s.CheckGateway(wireBench); err != nil {
-		return nil, usageError{err}
+	if err := cmd.checkGateway(s); err != nil {
+		return nil, err
 	}
 	r := &benchRun{benchRunCmd: cmd, scenario: s, virtual: s.Virtual}
 	if cmd.Virtual != nil {
@@ -166,14 +189,34 @@ func (cmd *benchRunCmd) prepare(c *console) (*benchRun, error) {
 	if cmd.Out == "" {
 		cmd.Out = "bench-" + s.Name
 	}
-	if r.binary, err = os.Executable(); err != nil {
-		return nil, fmt.Errorf("finding this program, which live runs start again as the gateway: %w", err)
+	if err := r.chooseRunner(); err != nil {
+		return nil, err
 	}
 	if r.meta, err = bench.ReadMeta(cmd.Out); err != nil {
 		return nil, err
 	}
 	r.describe()
 	return r, nil
+}
+
+// checkGateway tells what is wrong with the scenario's part of the gateway's
+// configuration by the scenario's own lines.
+func (cmd *benchRunCmd) checkGateway(s *bench.Scenario) error {
+	err := s.CheckGateway(wireBench)
+	list := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		list = joined.Unwrap()
+	}
+	for i, one := range list {
+		if p, ok := errors.AsType[*config.Problem](one); ok {
+			own := &bench.Problem{File: cmd.Scenario, Line: s.GatewayLine(p.Key), Key: p.Key, Msg: p.Msg}
+			if own.Line > 0 {
+				own.Key = "gateway." + p.Key
+			}
+			list[i] = own
+		}
+	}
+	return errors.Join(list...)
 }
 
 // chooseTargets takes those of the command line, else those of the scenario
@@ -205,6 +248,25 @@ func (r *benchRun) chooseTargets(c *console) error {
 	r.scenario.Targets = kept
 	if len(r.targets) == 0 {
 		return errors.New("no target is left: want some by --target")
+	}
+	return nil
+}
+
+// chooseRunner takes the virtual or the live runner.
+func (r *benchRun) chooseRunner() error {
+	progress := func(done, total int) { r.show.update(done, total) }
+	if r.virtual {
+		r.trial = func(ctx context.Context, s *bench.Scenario, t bench.Target, trial int) (*bench.Trial, error) {
+			return bench.RunVirtual(ctx, s, t, trial, bench.VirtualOptions{Wire: wireBench, Progress: progress})
+		}
+		return nil
+	}
+	binary, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program, which live runs start again as the gateway: %w", err)
+	}
+	r.trial = func(ctx context.Context, s *bench.Scenario, t bench.Target, trial int) (*bench.Trial, error) {
+		return bench.RunLive(ctx, s, t, trial, bench.LiveOptions{Binary: binary, Progress: progress})
 	}
 	return nil
 }
@@ -249,13 +311,7 @@ func (r *benchRun) one(ctx context.Context, s *bench.Scenario, t bench.Target, t
 	note := bench.RunMeta{Target: t.Name, Load: s.Load, Trial: trial, Runner: r.kind()}
 	r.show.begin(note.Name())
 	began := time.Now()
-	var got *bench.Trial
-	var err error
-	if r.virtual {
-		got, err = bench.RunVirtual(ctx, s, t, trial, bench.VirtualOptions{Wire: wireBench, Progress: r.show.update})
-	} else {
-		got, err = bench.RunLive(ctx, s, t, trial, bench.LiveOptions{Binary: r.binary, Progress: r.show.update})
-	}
+	got, err := r.trial(ctx, s, t, trial)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", note.Name(), err)
 	}

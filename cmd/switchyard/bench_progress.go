@@ -103,8 +103,12 @@ func (p *benchProgress) stop() {
 	}
 }
 
+// clock writes a time with as many digits as anyone wants to know.
 func clock(d time.Duration) string {
-	if d < 10*time.Second {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < 10*time.Second:
 		return d.Round(100 * time.Millisecond).String()
 	}
 	return d.Round(time.Second).String()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"switchyard/bench"
 	"switchyard/config"
 )
 
@@ -107,7 +108,9 @@ func (c *console) finish(err error) int {
 	if err == nil {
 		return exitWell
 	}
-	if _, ok := errors.AsType[*config.Problem](err); ok {
+	_, inConfig := errors.AsType[*config.Problem](err)
+	_, inScenario := errors.AsType[*bench.Problem](err)
+	if inConfig || inScenario {
 		c.errorf("%v\n", err) // lines of FILE:LINE: key: …, as they are
 		return exitUsage
 	}
