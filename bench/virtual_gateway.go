@@ -32,7 +32,6 @@ type way struct {
 	ticket *admission.Ticket
 	kept   *reply // the last answer of a replica that may have to be passed on
 	due    alarm  // the oracle's
-	ended  bool
 }
 
 // reply is a replica's own answer that is no success.
