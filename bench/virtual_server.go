@@ -17,9 +17,7 @@ type server struct {
 	alarm alarm
 	open  int // requests of a plain proxy under way there
 
-	working []*attempt // in hand, those of clients who left too
-
-	faulty bool
+	faulty bool // something may go wrong there
 	probed probed
 }
 
@@ -76,7 +74,7 @@ func (s *server) pump() {
 		case ev.Kind == model.Finished, ev.Kind == model.Noticed:
 			a.noticed = a.noticed || ev.Kind == model.Noticed
 			if ev.Kind == model.Finished {
-				s.drop(a)
+				s.w.working--
 			}
 			s.w.pending = append(s.w.pending, happening{a, false})
 		}
@@ -111,22 +109,10 @@ func (s *server) submit(a *attempt) *model.Rejection {
 	work, rej := s.model.Submit(s.w.now, j.request())
 	if rej == nil {
 		a.work, work.User = work, a
-		a.place = len(s.working)
-		s.working = append(s.working, a)
 		s.w.working++
 	}
 	s.pump()
 	return rej
-}
-
-// drop takes an attempt out of those in hand.
-func (s *server) drop(a *attempt) {
-	last := len(s.working) - 1
-	moved := s.working[last]
-	s.working[a.place], moved.place = moved, a.place
-	s.working[last] = nil
-	s.working = s.working[:last]
-	s.w.working--
 }
 
 // leave tells the engine that nobody waits for an attempt any more.
