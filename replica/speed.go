@@ -8,12 +8,12 @@ import (
 // Speed is what has been learned of one model on one replica. All figures are
 // exponentially weighted means that start at the first sample; zero: unknown.
 type Speed struct {
-	promptPerToken mean // seconds per uncached prompt token
-	decodePerToken mean // seconds per output token of one stream
-	first          mean // seconds from sending to the first token, loading left out
-	hold           mean // seconds a slot was held
-	load           mean // seconds a load took
-	late           float64
+	promptPerToken mean    // seconds per uncached prompt token
+	decodePerToken mean    // seconds per output token of one stream
+	first          mean    // seconds from sending to the first token, loading left out
+	hold           mean    // seconds a slot was held
+	load           mean    // seconds a load took
+	late, lateBy   float64 // lateBy is e^late − 1
 }
 
 // Sample is one finished attempt as a teacher. Zero fields teach nothing.
@@ -83,7 +83,7 @@ func (s *Speed) Load() (d time.Duration, known bool) { return seconds(s.load.v),
 // Late is what to add to a predicted time to the first token so that about
 // nineteen in twenty come no later.
 func (s *Speed) Late(predicted time.Duration) time.Duration {
-	return seconds(predicted.Seconds() * math.Expm1(s.late))
+	return time.Duration(float64(predicted) * s.lateBy)
 }
 
 // Timed takes in when a first token came that had been predicted, both counted
@@ -96,6 +96,7 @@ func (s *Speed) Timed(predicted, actual time.Duration) {
 		up = 0.95
 	}
 	s.late = min(max(s.late+step*up, 0), most)
+	s.lateBy = math.Expm1(s.late)
 }
 
 // Decode is the seconds per output token of one stream; 0 unknown.
