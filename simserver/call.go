@@ -36,7 +36,8 @@ type form interface {
 	progress(b []byte, a *answer) []byte
 	// first is what comes before the first token.
 	first(b []byte, a *answer) []byte
-	token(b []byte, a *answer, task int, text string) []byte
+	// piece is one output token.
+	piece(b []byte, a *answer, task int, p piece) []byte
 	// ended is said when one of several tasks has ended.
 	ended(b []byte, a *answer, task int) []byte
 	// last ends the stream.
@@ -61,12 +62,15 @@ type answer struct {
 	tasks   []taskView
 	pre     []byte // a form's own: what is the same in each event
 	post    []byte
-	events  int // said so far, where a form numbers them
+	events  int       // said so far, where a form numbers them
+	items   int       // blocks or items begun, where a form has them
+	saying  pieceKind // what the one that is open is made of
 }
 
 // taskView is a copy of a task's state.
 type taskView struct {
 	prompt, cached, processed, decoded int
+	target                             int // output tokens there will be
 	limited, done                      bool
 	slot                               int
 	promptTime, decodeTime, queued     time.Duration
@@ -143,7 +147,7 @@ func (c *call) look() state {
 	for i := range w.Tasks {
 		t, v := &w.Tasks[i], &a.tasks[i]
 		v.prompt, v.cached, v.processed, v.decoded = t.Prompt, t.Cached, t.Processed, t.Decoded
-		v.limited, v.done, v.slot = t.Limited, t.Done(), t.Slot
+		v.target, v.limited, v.done, v.slot = t.Target, t.Limited, t.Done(), t.Slot
 		if !t.First.IsZero() {
 			v.promptTime, v.queued = t.First.Sub(t.Started), t.Started.Sub(w.Arrived)
 			to := t.Ended
@@ -231,7 +235,7 @@ func (c *call) stream(st state) bool {
 				c.role = true
 				b = c.form.first(b, &c.ans)
 			}
-			b = c.form.token(b, &c.ans, i, c.s.words.word(c.ans.number, i, c.sent[i], c.ans.garbage))
+			b = c.form.piece(b, &c.ans, i, c.ans.piece(i, c.sent[i]))
 		}
 		if t.done && !c.said[i] {
 			c.said[i] = true
@@ -300,19 +304,6 @@ func (c *call) remember() {
 	text := c.ans.text(0)
 	parts := chain(append([]model.Part(nil), c.ask.Prompts[0]...), "assistant", text, messageTokens)
 	c.s.do(func(now time.Time) { c.s.model.Remember(now, c.work, parts) })
-}
-
-// text is all that a task has said.
-func (a *answer) text(task int) string {
-	return a.words.text(a.number, task, a.tasks[task].decoded, a.garbage)
-}
-
-// reason is why a task ended, in OpenAI's words.
-func (a *answer) reason(task int) string {
-	if a.tasks[task].limited {
-		return "length"
-	}
-	return "stop"
 }
 
 // totals sums prompt, cached and output tokens over all tasks; copies of one

@@ -64,12 +64,12 @@ func (l *llamaOpenAIForm) first(b []byte, a *answer) []byte {
 	return b
 }
 
-func (l *llamaOpenAIForm) token(b []byte, a *answer, task int, text string) []byte {
+func (l *llamaOpenAIForm) piece(b []byte, a *answer, task int, p piece) []byte {
 	if l.chat {
 		b = strconv.AppendInt(append(b, `data: {"choices":[{"finish_reason":null,"index":`...), int64(task), 10)
-		b = append(append(append(b, `,"delta":{"content":"`...), text...), `"}}`...)
+		b = append(a.delta(append(b, `,"delta":`...), task, p, openThought), '}')
 	} else {
-		b = append(append(append(b, `data: {"choices":[{"text":"`...), text...), `","index":`...)
+		b = append(append(append(b, `data: {"choices":[{"text":"`...), p.text...), `","index":`...)
 		b = append(strconv.AppendInt(b, int64(task), 10), `,"logprobs":null,"finish_reason":null}`...)
 	}
 	b = l.tail(b, a)
@@ -117,7 +117,8 @@ func (l *llamaOpenAIForm) whole(b []byte, a *answer) []byte {
 			b = append(b, ',')
 		}
 		if l.chat {
-			b = fmt.Appendf(b, `{"finish_reason":%q,"index":%d,"message":{"role":"assistant","content":%q}}`, a.reason(i), i, a.text(i))
+			b = fmt.Appendf(b, `{"finish_reason":%q,"index":%d,"message":`, a.reason(i), i)
+			b = append(a.message(b, i, openThought, `""`), '}')
 		} else {
 			b = fmt.Appendf(b, `{"text":%q,"index":%d,"logprobs":null,"finish_reason":%q}`, a.text(i), i, a.reason(i))
 		}
@@ -142,11 +143,11 @@ func (l llamaNativeForm) contentType(stream bool) string {
 func (l llamaNativeForm) progress(b []byte, _ *answer) []byte { return b }
 func (l llamaNativeForm) first(b []byte, _ *answer) []byte    { return b }
 
-func (l llamaNativeForm) token(b []byte, a *answer, task int, text string) []byte {
+func (l llamaNativeForm) piece(b []byte, a *answer, task int, p piece) []byte {
 	t := &a.tasks[task]
 	b = strconv.AppendInt(append(b, `data: {"index":`...), int64(task), 10)
-	b = append(append(append(b, `,"content":"`...), text...), `","tokens":[`...)
-	b = strconv.AppendInt(b, int64(1000+len(text)*37%900), 10)
+	b = append(append(append(b, `,"content":"`...), p.text...), `","tokens":[`...)
+	b = strconv.AppendInt(b, tokenize(p.text)[0], 10)
 	b = append(b, `],"stop":false,"id_slot":-1,"tokens_predicted":`...)
 	b = strconv.AppendInt(b, int64(t.decoded), 10)
 	b = append(b, `,"tokens_evaluated":`...)

@@ -98,8 +98,8 @@ func (f *ollamaFace) routes() []route {
 		{post, "/v1/chat/completions", true, f.work(parseChat, &ollamaOpenAIForm{chat: true})},
 		{post, "/v1/completions", true, f.work(parseCompletion, &ollamaOpenAIForm{})},
 		{post, "/v1/embeddings", true, f.work(parseEmbed, openAIEmbedForm{noStream{openAIJSON}})},
-		{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{"msg_", false, openAIJSON})},
-		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{contentJSON: openAIJSON})},
+		{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{model.Ollama})},
+		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{kind: model.Ollama})},
 	}
 }
 

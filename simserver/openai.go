@@ -46,7 +46,7 @@ func (f *openAIFace) routes() []route {
 		{post, "/v1/chat/completions", true, f.work(parseChat, &openAIForm{f: f, chat: true})},
 		{post, "/v1/completions", true, f.work(parseCompletion, &openAIForm{f: f})},
 		{post, "/v1/embeddings", true, f.work(parseEmbed, openAIEmbedForm{noStream{openAIJSON}})},
-		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{openAIJSON, &f.kept})},
+		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{f.s.config.Kind, &f.kept})},
 		{get, "/v1/responses/", false, f.stored},
 		{http.MethodDelete, "/v1/responses/", false, f.stored},
 	}
@@ -58,7 +58,7 @@ func (f *openAIFace) routes() []route {
 		route{get, "/health", false, f.health},
 		route{get, "/metrics", false, f.metrics},
 		route{get, "/version", false, f.version},
-		route{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{"msg_", false, openAIJSON})},
+		route{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{model.VLLM})},
 		route{post, "/rerank", true, rerank},
 		route{post, "/v1/rerank", true, rerank},
 		route{post, "/tokenize", false, f.tokenize},

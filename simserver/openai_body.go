@@ -10,15 +10,20 @@ import (
 // ChatCompletionRequest is OpenAI's chat body, as far as it matters here. Its
 // name is part of the messages of engines written in Go.
 type ChatCompletionRequest struct {
-	Model               string          `json:"model"`
-	Messages            []message       `json:"messages"`
-	Stream              bool            `json:"stream"`
-	MaxTokens           *int            `json:"max_tokens"`
-	MaxCompletionTokens *int            `json:"max_completion_tokens"`
-	NPredict            *int            `json:"n_predict"` // llama.cpp
-	N                   int             `json:"n"`
-	Tools               json.RawMessage `json:"tools"`
-	StreamOptions       *struct {
+	Model               string     `json:"model"`
+	Messages            []message  `json:"messages"`
+	Stream              bool       `json:"stream"`
+	MaxTokens           *int       `json:"max_tokens"`
+	MaxCompletionTokens *int       `json:"max_completion_tokens"`
+	NPredict            *int       `json:"n_predict"` // llama.cpp
+	N                   int        `json:"n"`
+	Tools               tools      `json:"tools"`
+	ToolChoice          toolChoice `json:"tool_choice"`
+	ReasoningEffort     string     `json:"reasoning_effort"`
+	TemplateArguments   struct {
+		Thinking bool `json:"enable_thinking"`
+	} `json:"chat_template_kwargs"` // llama.cpp, vLLM
+	StreamOptions *struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
 	TimingsPerToken bool  `json:"timings_per_token"` // llama.cpp
@@ -64,8 +69,12 @@ func parseChat(body []byte) (*ask, error) {
 	for _, m := range q.Messages {
 		a.image = a.image || m.Content.image
 	}
+	a.wants(effort(q.ReasoningEffort) || q.TemplateArguments.Thinking, q.Tools, q.ToolChoice, lastOf(q.Messages))
 	return a, nil
 }
+
+// effort reads a reasoning effort: any but none is some.
+func effort(e string) bool { return e != "" && e != "none" }
 
 var errNoPrompt = errors.New("\"prompt\" is required")
 
