@@ -55,7 +55,7 @@ func (f *anthropicForm) contentType(stream bool) string {
 	return openAIJSON
 }
 
-func (f *anthropicForm) progress(b []byte, _ *answer) []byte { return b }
+func (f *anthropicForm) progress(b []byte, _ *answer, _ int) []byte { return b }
 
 // event appends an event's beginning up to its own fields.
 func (f *anthropicForm) event(b []byte, kind string) []byte {
@@ -166,7 +166,7 @@ func (f *anthropicForm) last(b []byte, a *answer) []byte {
 		if a.items > 0 {
 			b = f.close(b, a.items-1)
 		}
-		b = f.open(b, a, piece{callsTool, call.name})
+		b = f.open(b, a, piece{kind: callsTool, text: call.name})
 		b = append(f.block(b, "content_block_delta", a.items-1), `,"delta":{"type":"input_json_delta","partial_json":`...)
 		b = append(quoted(b, call.args), "}}\n\n"...)
 	}
@@ -236,6 +236,8 @@ func isAnthropic(r *http.Request) bool {
 func anthropicError(p problem) []byte {
 	kind := "api_error"
 	switch {
+	case p.status == http.StatusUnauthorized:
+		kind = "authentication_error"
 	case p.status == http.StatusNotFound:
 		kind = "not_found_error"
 	case p.status == http.StatusTooManyRequests:

@@ -21,6 +21,7 @@ type ask struct {
 	messages bool     // a conversation: the answer is part of the next prompt
 	said     []string // the prompts of a completion, echoed by llama.cpp
 	image    bool
+	grammar  string
 	think    bool      // the answer begins with reasoning
 	call     *toolCall // the answer is a tool call
 

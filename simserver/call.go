@@ -27,13 +27,16 @@ type call struct {
 	head bool // headers are out
 	role bool // the first token is out
 	buf  []byte
+
+	processed int // prompt tokens that the client was told of; negative: nothing yet
 }
 
 // form is how an answer looks in one format: bytes are appended to b.
 type form interface {
 	contentType(stream bool) string
-	// progress is said after each batch of a prompt, where the client asked.
-	progress(b []byte, a *answer) []byte
+	// progress is said as a prompt begins and after each of its batches, where
+	// the client asked.
+	progress(b []byte, a *answer, processed int) []byte
 	// first is what comes before the first token.
 	first(b []byte, a *answer) []byte
 	// piece is one output token.
@@ -44,6 +47,12 @@ type form interface {
 	last(b []byte, a *answer) []byte
 	// whole is an answer that is not streamed.
 	whole(b []byte, a *answer) []byte
+}
+
+// mortal is a form that has a word for the death of Ollama's runner; elsewhere
+// a stream just ends.
+type mortal interface {
+	died(b []byte, a *answer) []byte
 }
 
 // answer is what a form needs to know.
@@ -73,7 +82,7 @@ type taskView struct {
 	target                             int // output tokens there will be
 	limited, done                      bool
 	slot                               int
-	promptTime, decodeTime, queued     time.Duration
+	promptTime, decodeTime             time.Duration
 }
 
 // headTime says when an engine sends the headers of a stream.
@@ -91,7 +100,7 @@ const llamaPing = 30 * time.Second
 
 // infer runs one request from its acceptance to its end.
 func (s *Server) infer(w http.ResponseWriter, r *http.Request, a *ask, f form) {
-	c := &call{s: s, w: w, r: r, ask: a, form: f, wake: make(chan struct{}, 1)}
+	c := &call{s: s, w: w, r: r, ask: a, form: f, wake: make(chan struct{}, 1), processed: -1}
 	var rejected *model.Rejection
 	s.do(func(now time.Time) {
 		if c.work, rejected = s.model.Submit(now, a.Request); rejected == nil {
@@ -148,8 +157,12 @@ func (c *call) look() state {
 		t, v := &w.Tasks[i], &a.tasks[i]
 		v.prompt, v.cached, v.processed, v.decoded = t.Prompt, t.Cached, t.Processed, t.Decoded
 		v.target, v.limited, v.done, v.slot = t.Target, t.Limited, t.Done(), t.Slot
-		if !t.First.IsZero() {
-			v.promptTime, v.queued = t.First.Sub(t.Started), t.Started.Sub(w.Arrived)
+		switch {
+		case t.Started.IsZero():
+		case t.First.IsZero():
+			v.promptTime = now.Sub(t.Started)
+		default:
+			v.promptTime = t.First.Sub(t.Started)
 			to := t.Ended
 			if to.IsZero() {
 				to = now
@@ -191,7 +204,7 @@ func (c *call) follow() {
 		st := c.look()
 		switch {
 		case st.end == model.EndLost:
-			resetConn(c.r)
+			closeConn(c.r)
 		case gone == nil: // nobody listens; the connection ends when the engine knows
 			if st.noticed || st.end != model.Running {
 				panic(http.ErrAbortHandler)
@@ -226,7 +239,7 @@ func (c *call) stream(st state) bool {
 	}
 	b := c.buf[:0]
 	if c.ask.returnProgress && st.started && !c.role {
-		b = c.form.progress(b, &c.ans)
+		b = c.progress(b, &c.ans.tasks[0])
 	}
 	for i := range c.ans.tasks {
 		t := &c.ans.tasks[i]
@@ -242,9 +255,17 @@ func (c *call) stream(st state) bool {
 			b = c.form.ended(b, &c.ans, i)
 		}
 	}
-	if st.end == model.EndDone {
+	switch st.end {
+	case model.EndDone:
 		c.remember()
 		b = c.form.last(b, &c.ans)
+	case model.EndDied:
+		if !c.head {
+			return c.wait(st)
+		}
+		if f, ok := c.form.(mortal); ok {
+			b = f.died(b, &c.ans)
+		}
 	}
 	c.buf = b
 	if len(b) > 0 || st.end != model.Running {
@@ -260,9 +281,25 @@ func (c *call) stream(st state) bool {
 	return st.end != model.Running
 }
 
+// progress says how far the prompt is: first what the cache had of it.
+func (c *call) progress(b []byte, t *taskView) []byte {
+	if c.processed < 0 {
+		c.processed = t.cached
+		b = c.form.progress(b, &c.ans, t.cached)
+	}
+	if t.processed > c.processed {
+		c.processed = t.processed
+		b = c.form.progress(b, &c.ans, t.processed)
+	}
+	return b
+}
+
 // wait says the whole answer when it is there; true: it was said.
 func (c *call) wait(st state) bool {
 	switch st.end {
+	case model.EndDied:
+		c.s.face.fail(c.w, c.r, problem{status: http.StatusInternalServerError, message: runnerDied})
+		return true
 	case model.Running:
 		if st.started && st.struck == model.FaultHangAfterHeaders && !c.head {
 			c.head = true

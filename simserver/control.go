@@ -37,7 +37,7 @@ func (s *Server) controlFault(w http.ResponseWriter, r *http.Request) {
 	}
 	f, err := parseFault(body)
 	if err == nil {
-		_, err = f.Check()
+		err = s.SetFault(f)
 	}
 	if err != nil {
 		reply(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
@@ -46,7 +46,6 @@ func (s *Server) controlFault(w http.ResponseWriter, r *http.Request) {
 	if f.Kind == model.FaultCrash || f.Kind == model.FaultRefuse {
 		w.Header().Set("Connection", "close")
 	}
-	_ = s.SetFault(f)
 	reply(w, http.StatusOK, map[string]any{"kind": f.Kind})
 }
 

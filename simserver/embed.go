@@ -78,7 +78,7 @@ func parseRerank(body []byte) (*ask, error) {
 type noStream struct{ contentJSON string }
 
 func (n noStream) contentType(bool) string                        { return n.contentJSON }
-func (noStream) progress(b []byte, _ *answer) []byte              { return b }
+func (noStream) progress(b []byte, _ *answer, _ int) []byte       { return b }
 func (noStream) first(b []byte, _ *answer) []byte                 { return b }
 func (noStream) piece(b []byte, _ *answer, _ int, _ piece) []byte { return b }
 func (noStream) ended(b []byte, _ *answer, _ int) []byte          { return b }

@@ -35,8 +35,9 @@ func (f *llamaCppFace) newID(n int) string {
 	return string(b[:])
 }
 
-// gate counts the requests of a connection: the hundredth is its last.
-func (f *llamaCppFace) gate(w http.ResponseWriter, r *http.Request) bool {
+// gate counts the requests of a connection, the hundredth is its last, and
+// refuses in llama.cpp's order: loading, the key, then what it cannot read.
+func (f *llamaCppFace) gate(w http.ResponseWriter, r *http.Request, loading bool) bool {
 	h := w.Header()
 	h["Date"] = nil // cpp-httplib sends none
 	h.Set("Server", "llama.cpp")
@@ -55,11 +56,19 @@ func (f *llamaCppFace) gate(w http.ResponseWriter, r *http.Request) bool {
 		w.WriteHeader(http.StatusOK)
 		return false
 	}
-	if r.Header.Get("Content-Encoding") != "" && r.Method == http.MethodPost {
-		f.fail(w, r, problem{status: http.StatusUnsupportedMediaType, message: "Unsupported content encoding"})
-		return false
+	switch {
+	case loading:
+		f.fail(w, r, f.reject(&model.Rejection{Kind: model.RejectLoading}, nil))
+	case !f.s.opts.hasKey(r) && r.URL.Path != "/health" && r.URL.Path != "/v1/health":
+		f.fail(w, r, problem{status: http.StatusUnauthorized, kind: "authentication_error", message: "Invalid API Key"})
+	case r.Header.Get("Content-Encoding") != "" && r.Method == http.MethodPost:
+		h.Set("Connection", "close")
+		h.Set("Content-Length", "0")
+		w.WriteHeader(http.StatusUnsupportedMediaType) // not a word about it
+	default:
+		return true
 	}
-	return true
+	return false
 }
 
 func (f *llamaCppFace) keepAlive(h http.Header) {
@@ -86,13 +95,22 @@ func (f *llamaCppFace) routes() []route {
 	whole := noStream{llamaJSON}
 	chat := f.work(parseChat, &llamaOpenAIForm{chat: true})
 	completion := f.work(parseCompletion, llamaNativeForm{})
-	embedding := f.work(parseEmbed, llamaEmbedForm{whole})
+	responses := f.work(parseResponses, &responsesForm{kind: model.LlamaCpp})
+	embedding, openEmbedding := f.work(parseEmbed, llamaEmbedForm{whole}), f.work(parseEmbed, openAIEmbedForm{whole})
+	if !f.s.opts.Embeddings {
+		embedding = f.flagMissing("embeddings", "--embeddings")
+		openEmbedding = embedding
+	}
 	rerank := f.work(parseRerank, rerankForm{noStream: whole})
+	if !f.s.opts.Reranking {
+		rerank = f.flagMissing("reranking", "--reranking")
+	}
 	return []route{
 		{get, "/health", false, f.health},
 		{get, "/v1/health", false, f.health},
 		{get, "/props", false, f.props},
 		{get, "/slots", false, f.slots},
+		{post, "/slots/", false, f.flagMissing("slots action", "--slot-save-path")},
 		{get, "/metrics", false, f.metrics},
 		{get, "/v1/models", false, f.models},
 		{get, "/models", false, f.models},
@@ -103,12 +121,15 @@ func (f *llamaCppFace) routes() []route {
 		{post, "/completions", true, completion},
 		{post, "/infill", true, completion},
 		{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{model.LlamaCpp})},
-		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{kind: model.LlamaCpp})},
-		{post, "/v1/embeddings", true, f.work(parseEmbed, openAIEmbedForm{whole})},
+		{post, "/v1/responses", true, responses},
+		{post, "/responses", true, responses},
+		{post, "/v1/embeddings", true, openEmbedding},
 		{post, "/embedding", true, embedding},
 		{post, "/embeddings", true, embedding},
 		{post, "/rerank", true, rerank},
 		{post, "/v1/rerank", true, rerank},
+		{post, "/reranking", true, rerank},
+		{post, "/v1/reranking", true, rerank},
 		{post, "/tokenize", false, f.tokens(func(b []byte, q *tokenRequest) []byte {
 			return append(appendIDs(append(b, `{"tokens":`...), tokenize(q.Content)), '}')
 		})},
@@ -124,6 +145,19 @@ func (f *llamaCppFace) routes() []route {
 		{post, "/v1/chat/completions/input_tokens", false, f.tokens(func(b []byte, q *tokenRequest) []byte {
 			return fmt.Appendf(b, `{"input_tokens":%d,"object":"response.input_tokens"}`, q.count())
 		})},
+	}
+}
+
+// flagMissing answers a path that the server was not started for.
+func (f *llamaCppFace) flagMissing(what, flag string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if rt, _ := f.s.find(r.Method, r.URL.Path); rt.work {
+			f.s.count()
+		}
+		f.fail(w, r, problem{
+			status:  http.StatusNotImplemented,
+			message: fmt.Sprintf("This server does not support %s. Start it with `%s`", what, flag),
+		})
 	}
 }
 
@@ -234,6 +268,8 @@ func (f *llamaCppFace) work(parse func([]byte) (*ask, error), form form) http.Ha
 			p = f.bodyProblem(body, err)
 		case a.image:
 			p = problem{status: http.StatusInternalServerError, message: "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"}
+		case strings.Count(a.grammar, "(") != strings.Count(a.grammar, ")"):
+			p = problem{status: http.StatusBadRequest, message: "Failed to initialize samplers: failed to parse grammar"}
 		case a.previous != "":
 			p = problem{status: http.StatusBadRequest, message: "llama.cpp does not support 'previous_response_id'."}
 		default:

@@ -7,7 +7,10 @@ import (
 	"time"
 )
 
-var errNoModel = errors.New("model is required")
+var (
+	errNoModel   = errors.New("model is required")
+	errOnePrompt = errors.New("json: cannot unmarshal array into Go struct field CompletionRequest.prompt of type string")
+)
 
 // ollamaRequest is the body of /api/chat and /api/generate.
 type ollamaRequest struct {

@@ -16,8 +16,8 @@ func (o *ollamaForm) contentType(stream bool) string {
 	return ollamaJSON
 }
 
-func (o *ollamaForm) progress(b []byte, _ *answer) []byte { return b }
-func (o *ollamaForm) first(b []byte, _ *answer) []byte    { return b }
+func (o *ollamaForm) progress(b []byte, _ *answer, _ int) []byte { return b }
+func (o *ollamaForm) first(b []byte, _ *answer) []byte           { return b }
 
 // line appends a line's beginning up to its text.
 func (o *ollamaForm) line(b []byte, name string, at time.Time) []byte {
@@ -155,8 +155,8 @@ func (o *ollamaOpenAIForm) headOf(b []byte, a *answer, name string) []byte {
 	return append(quoted(b, name), `,"system_fingerprint":"fp_ollama","choices":[`...)
 }
 
-func (o *ollamaOpenAIForm) progress(b []byte, _ *answer) []byte { return b }
-func (o *ollamaOpenAIForm) first(b []byte, _ *answer) []byte    { return b }
+func (o *ollamaOpenAIForm) progress(b []byte, _ *answer, _ int) []byte { return b }
+func (o *ollamaOpenAIForm) first(b []byte, _ *answer) []byte           { return b }
 
 const ollamaDelta = `{"index":0,"delta":{"role":"assistant","content":"`
 

@@ -46,6 +46,7 @@ type CompletionRequest struct {
 	TimingsPerToken bool   `json:"timings_per_token"`
 	ReturnProgress  bool   `json:"return_progress"`
 	CachePrompt     *bool  `json:"cache_prompt"`
+	Grammar         string `json:"grammar"`      // llama.cpp
 	InputPrefix     string `json:"input_prefix"` // infill
 	InputSuffix     string `json:"input_suffix"`
 }
@@ -90,7 +91,7 @@ func parseCompletion(body []byte) (*ask, error) {
 	if len(q.Prompt.list) == 0 {
 		return nil, errNoPrompt
 	}
-	a := &ask{name: q.Model, perToken: q.TimingsPerToken, returnProgress: q.ReturnProgress && q.Stream}
+	a := &ask{name: q.Model, grammar: q.Grammar, perToken: q.TimingsPerToken, returnProgress: q.ReturnProgress && q.Stream}
 	a.Model, a.Stream, a.Copies = q.Model, q.Stream, max(q.N, q.BestOf)
 	a.Max = maxTokens(q.NPredict, q.MaxTokens)
 	a.Prompts, a.said = q.Prompt.list, q.Prompt.said

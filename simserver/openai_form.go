@@ -44,7 +44,7 @@ func (o *openAIForm) head(b []byte, a *answer) []byte {
 	return append(b, a.pre...)
 }
 
-func (o *openAIForm) progress(b []byte, _ *answer) []byte { return b }
+func (o *openAIForm) progress(b []byte, _ *answer, _ int) []byte { return b }
 
 func (o *openAIForm) first(b []byte, a *answer) []byte {
 	if !o.chat {

@@ -1,9 +1,12 @@
 package simserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -34,6 +37,10 @@ type Options struct {
 	TimeScale     float64       // 10: ten times faster: speeds, times, faults' At and For, but not their RetryAfter
 	Seed          uint64
 	Faults        []TimedFault
+
+	APIKey     string // clients must say it; Ollama has none
+	Embeddings bool   // llama.cpp: makes vectors (its --embeddings)
+	Reranking  bool   // llama.cpp: ranks documents (its --reranking)
 
 	share *share
 }
@@ -114,7 +121,7 @@ func (o *Options) faults() ([]TimedFault, error) {
 	script := make([]TimedFault, 0, len(o.Faults))
 	last := time.Duration(0)
 	for i, tf := range o.Faults {
-		f, err := tf.Fault.Check()
+		f, err := o.check(tf.Fault)
 		if err != nil {
 			return nil, fmt.Errorf("fault %d: %w", i+1, err)
 		}
@@ -126,6 +133,20 @@ func (o *Options) faults() ([]TimedFault, error) {
 		script = append(script, TimedFault{At: o.scaled(tf.At), Fault: f})
 	}
 	return script, nil
+}
+
+// check fills in the defaults of a fault, or says what is wrong with it here.
+func (o *Options) check(f Fault) (Fault, error) {
+	if f.Kind == model.FaultRunnerCrash && o.Engine != string(model.Ollama) {
+		return f, fmt.Errorf("fault %s: want it of an ollama replica: no other has a process for each model", f.Kind)
+	}
+	return f.Check()
+}
+
+// hasKey reports whether a request says the key, in either of the usual ways.
+func (o *Options) hasKey(r *http.Request) bool {
+	said, _ := strings.CutPrefix(cmp.Or(r.Header.Get("Authorization"), r.Header.Get("X-Api-Key")), "Bearer ")
+	return o.APIKey == "" || said == o.APIKey
 }
 
 // listenAddress is where to listen.

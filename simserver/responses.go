@@ -70,7 +70,7 @@ func (f *responsesForm) contentType(stream bool) string {
 	return openAIJSON
 }
 
-func (f *responsesForm) progress(b []byte, _ *answer) []byte { return b }
+func (f *responsesForm) progress(b []byte, _ *answer, _ int) []byte { return b }
 
 // event appends an event's beginning up to its own fields.
 func (f *responsesForm) event(b []byte, a *answer, kind string) []byte {

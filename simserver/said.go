@@ -21,6 +21,7 @@ const (
 type piece struct {
 	kind pieceKind
 	text string
+	n    int // which token of its task, from 1
 }
 
 // toolCall is the call that an answer makes instead of saying something.
@@ -58,14 +59,14 @@ func (a *answer) piece(task, index int) piece {
 	call := a.ask.call
 	switch {
 	case index < n:
-		return piece{saysThought, a.words.word(a.number, task, index, index == 0, a.garbage)}
+		return piece{saysThought, a.words.word(a.number, task, index, index == 0, a.garbage), index + 1}
 	case call == nil:
-		return piece{saysText, a.words.word(a.number, task, index, index == n, a.garbage)}
+		return piece{saysText, a.words.word(a.number, task, index, index == n, a.garbage), index + 1}
 	case index == n:
-		return piece{callsTool, call.name}
+		return piece{callsTool, call.name, index + 1}
 	}
 	from := min((index-n-1)*bytesPerToken, len(call.args))
-	return piece{callsWith, call.args[from:min(from+bytesPerToken, len(call.args))]}
+	return piece{callsWith, call.args[from:min(from+bytesPerToken, len(call.args))], index + 1}
 }
 
 // said is all that a task has said so far, of one kind.

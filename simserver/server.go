@@ -97,7 +97,7 @@ func (s *Server) Stats() Stats {
 // SetFault replaces the active fault; FaultNone clears it. When it returns the
 // fault is in force.
 func (s *Server) SetFault(f Fault) error {
-	f, err := f.Check()
+	f, err := s.opts.check(f)
 	if err != nil {
 		return err
 	}

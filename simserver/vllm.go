@@ -15,8 +15,10 @@ func (f *openAIFace) health(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
+const vllmVersion = "0.14.0"
+
 func (f *openAIFace) version(w http.ResponseWriter, r *http.Request) {
-	f.s.writeJSON(w, r, http.StatusOK, []byte(`{"version":"0.11.0"}`))
+	f.s.writeJSON(w, r, http.StatusOK, []byte(`{"version":"`+vllmVersion+`"}`))
 }
 
 // metrics are those that vLLM is watched by; its slots are not among them.
@@ -64,4 +66,15 @@ func (f *openAIFace) detokenize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.s.writeJSON(w, r, http.StatusOK, append(quoted([]byte(`{"prompt":`), detokenize(q.Tokens)), '}'))
+}
+
+// countTokens counts what a conversation would cost, in Anthropic's format.
+func (f *openAIFace) countTokens(w http.ResponseWriter, r *http.Request) {
+	var q tokenRequest
+	if err := json.Unmarshal(f.s.body(r), &q); err != nil {
+		f.fail(w, r, problem{status: http.StatusBadRequest, message: err.Error()})
+		return
+	}
+	n := q.count()
+	f.s.writeJSON(w, r, http.StatusOK, fmt.Appendf(nil, `{"input_tokens":%d,"context_management":{"original_input_tokens":%d}}`, n, n))
 }

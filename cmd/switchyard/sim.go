@@ -28,6 +28,9 @@ type simCmd struct {
 	GPUShare      string         `name:"gpu-share" placeholder:"GROUP" help:"Replicas of a group share one device (of use in a fleet file)."`
 	TimeScale     float64        `default:"1" placeholder:"F" help:"10 is ten times faster (default: ${default})."`
 	Seed          uint64         `placeholder:"N" help:"Seed of all random numbers."`
+	APIKey        string         `name:"api-key" placeholder:"KEY" help:"A key that clients must say (Ollama has none)."`
+	Embeddings    bool           `help:"llama.cpp: serve embeddings, as its own flag does; the others always do."`
+	Reranking     bool           `help:"llama.cpp: serve reranking, as its own flag does; vLLM always does."`
 }
 
 // Run starts the replicas and prints one line for each: NAME URL.
@@ -60,5 +63,6 @@ func (c *simCmd) options() simserver.Options {
 		CacheTokens: simserver.OrNone(c.CacheTokens), Queue: c.Queue, Context: c.Context,
 		LoadTime: c.LoadTime, OutputTokens: c.OutputTokens, Notice: simserver.OrNone(c.Notice),
 		GPUShare: c.GPUShare, TimeScale: c.TimeScale, Seed: c.Seed,
+		APIKey: c.APIKey, Embeddings: c.Embeddings, Reranking: c.Reranking,
 	}
 }

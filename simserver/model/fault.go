@@ -26,6 +26,7 @@ const (
 	FaultGarbage          FaultKind = "garbage"            // fluent nonsense
 	FaultCPU              FaultKind = "cpu"                // fell off the GPU
 	FaultCrash            FaultKind = "crash"              // gone, with all its work
+	FaultRunnerCrash      FaultKind = "runner-crash"       // Ollama: the models' processes die, once
 )
 
 // Fault is one fault with its parameters; those that its kind does not know
@@ -54,7 +55,7 @@ type TimedFault struct {
 func (f Fault) Check() (Fault, error) {
 	switch f.Kind {
 	case FaultNone, FaultRefuse, FaultReset, FaultLoading, FaultHang, FaultHangAfterHeaders,
-		FaultStall, FaultCut, FaultEmpty, FaultGarbage, FaultCrash:
+		FaultStall, FaultCut, FaultEmpty, FaultGarbage, FaultCrash, FaultRunnerCrash:
 	case FaultError:
 		if f.Status == 0 {
 			f.Status = 500
@@ -74,7 +75,7 @@ func (f Fault) Check() (Fault, error) {
 	case FaultCPU:
 		f.Factor = orFloat(f.Factor, 10)
 	default:
-		return f, fmt.Errorf("fault %q: want none, refuse, reset, error, busy, loading, slow, hang, hang-after-headers, stall, cut, empty, garbage, cpu or crash", f.Kind)
+		return f, fmt.Errorf("fault %q: want none, refuse, reset, error, busy, loading, slow, hang, hang-after-headers, stall, cut, empty, garbage, cpu, crash or runner-crash", f.Kind)
 	}
 	if f.For < 0 || f.RetryAfter < 0 || f.AfterTokens < 0 || f.Rate < 0 || f.Rate > 1 || f.Factor < 0 || math.IsInf(f.Factor, 0) || math.IsNaN(f.Factor+f.Rate) {
 		return f, fmt.Errorf("fault %s: negative or impossible parameter: want for, retry_after, after_tokens and factor of at least 0, rate from 0 to 1", f.Kind)
@@ -109,6 +110,9 @@ func (e *Engine) setFault(at time.Time, f Fault) {
 	switch {
 	case f.Kind == FaultCrash:
 		e.crash(at)
+	case f.Kind == FaultRunnerCrash:
+		e.fault, e.faultEnds = Fault{Kind: FaultNone}, time.Time{}
+		e.crashRunners(at)
 	case wasDown:
 		e.boot(at)
 	case (f.Kind == FaultStall || f.Kind == FaultCut) && f.Rate == 0:

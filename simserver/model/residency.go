@@ -115,3 +115,23 @@ func (e *Engine) Unload(now time.Time, name string) bool {
 	}
 	return true
 }
+
+// crashRunners is the death of the processes that hold Ollama's models: what
+// they had in hand ends, the models are to be loaded again, and the server and
+// those who wait for a load stay.
+func (e *Engine) crashRunners(at time.Time) {
+	for _, r := range e.runners {
+		if e.cfg.Kind != Ollama || r.state != resident {
+			continue
+		}
+		waiting := r.waiting
+		r.waiting = nil
+		r.each(func(w *Work) { e.end(w, EndDied, at) })
+		r.waiting = waiting
+		r.state, r.expires = absent, time.Time{}
+		if !r.batchEnds.IsZero() {
+			r.batchEnds = time.Time{}
+			e.cfg.Device.computing--
+		}
+	}
+}

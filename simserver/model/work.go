@@ -31,6 +31,7 @@ const (
 	EndEmpty            // fault empty: 200 and nothing
 	EndLeft             // the client had left and the engine noticed
 	EndLost             // the engine crashed
+	EndDied             // the process that held the model died, the server did not
 )
 
 // Work is one request inside the engine. Its fields are for reading, and
