@@ -47,4 +47,4 @@ bench: ## the benchmarks of the parts
 
 .PHONY: test-engines
 test-engines: ## tests against a real Ollama; skipped with a word where there is none
-	go test -v -count=1 -timeout 15m -run 'RealEngine' ./cmd/switchyard
+	go test -v -count=1 -timeout 15m -run 'RealEngine' ./simserver ./cmd/switchyard

@@ -319,7 +319,9 @@ func (c *call) wait(st state) bool {
 	h := c.w.Header()
 	if !c.head {
 		c.s.face.headers(h, c.r, c.form.contentType(false))
-		h.Set("Content-Length", strconv.Itoa(len(body)))
+		if c.s.config.Kind != model.Ollama || st.end == model.EndCut {
+			h.Set("Content-Length", strconv.Itoa(len(body)))
+		}
 	}
 	if st.end != model.EndCut {
 		_, _ = c.w.Write(body)

@@ -12,7 +12,7 @@ import (
 	"switchyard/simserver/model"
 )
 
-const dimensions = 64 // of the vectors
+const dimensions = 256 // of the vectors
 
 var (
 	errNoInput     = errors.New("\"input\" must be provided")

@@ -162,7 +162,9 @@ func faulted(rej *model.Rejection) problem {
 func (s *Server) writeJSON(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	h := w.Header()
 	s.face.headers(h, r, "")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if s.config.Kind != model.Ollama { // it leaves that to net/http, which sends a long body in chunks
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body)

@@ -95,7 +95,7 @@ func (o *ollamaForm) done(b []byte, a *answer, text string) []byte {
 	b = fmt.Appendf(b, `,"done":true,"done_reason":%q`, reason)
 	if !o.chat {
 		b = append(b, `,"context":[`...)
-		for i := range min(t.prompt+t.decoded, 64) {
+		for i := range t.prompt + t.decoded {
 			if i > 0 {
 				b = append(b, ',')
 			}
