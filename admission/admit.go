@@ -44,7 +44,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 		}
 		t.decision.WouldRefuse = true
 	}
-	t.promised = true
+	c.pledge(now, t, f)
 	c.enqueue(now, t)
 	t.promise = t.item.Work
 	t.class.flow.add(now, t.promise)

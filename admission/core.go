@@ -28,7 +28,7 @@ type core struct {
 	totals  Totals
 	promise Promises
 	classes []*classBook
-	output  map[outputKey]*outputMean // learned output tokens by key and model
+	output  map[outputKey]*lengths // learned output tokens by key and model
 	budget  budget
 	seen    seenBodies
 
@@ -55,15 +55,17 @@ type classBook struct {
 	arrived, kept, broken int64
 	running               int
 	flow                  flow
+	margin                margin
 	latest                lane // of the last accepted request: what a newcomer is likely to ask for
 }
 
 func (c *core) init(cfg Config, now time.Time) {
-	c.cfg, c.began = cfg, now
+	c.configure(cfg)
+	c.began = now
 	c.byName = map[string]*replica.Replica{}
 	c.routes, c.overlap, c.running = map[lane]*route{}, map[[2]lane]bool{}, map[*replica.Slots]*runs{}
 	c.bound = map[*Ticket]struct{}{}
-	c.output = map[outputKey]*outputMean{}
+	c.output = map[outputKey]*lengths{}
 	c.full = map[lane]bool{}
 	c.seen.init()
 	c.noted = map[*replica.Replica]noted{}
@@ -74,6 +76,14 @@ func (c *core) init(cfg Config, now time.Time) {
 	for _, rc := range cfg.Replicas {
 		c.addReplica(rc)
 	}
+}
+
+// configure takes a configuration as the one in force.
+func (c *core) configure(cfg Config) {
+	if cfg.Keep == 0 {
+		cfg.Keep = 0.95
+	}
+	c.cfg = cfg
 }
 
 func queueClasses(cs []Class) []queue.Class {
@@ -176,7 +186,7 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 		panic("admission: request " + t.id + " ended without an outcome")
 	}
 	if t.promised && !t.judged && (o == Failed || o == Refused) {
-		c.broken(t) // a replica's own 4xx, passed on, breaks no promise
+		c.broken(now, t) // a replica's own 4xx, passed on, breaks no promise
 	}
 	return t.decided(now, t.class.name, o, r)
 }
@@ -190,15 +200,17 @@ func (c *core) judge(now time.Time, t *Ticket) {
 		t.judged = true
 		c.promise.Kept++
 		t.class.kept++
+		c.calibrate(now, t, true)
 		return
 	}
-	c.broken(t)
+	c.broken(now, t)
 }
 
-func (c *core) broken(t *Ticket) {
+func (c *core) broken(now time.Time, t *Ticket) {
 	t.judged = true
 	c.promise.Broken++
 	t.class.broken++
+	c.calibrate(now, t, false)
 }
 
 // due notes that something happens at when.

@@ -187,6 +187,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	if e.known {
 		a.lease.first = now.Add(e.load + e.prompt)
 	}
+	a.lease.lengths = c.lengthsOf(t.key, t.lane.model)
 	a.lease.permit = r.Breaker.Begin(now)
 	if a.lease.trial {
 		r.Trials += w

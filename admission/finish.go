@@ -274,6 +274,9 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 			s.Decode = now.Sub(r.FirstTokenAt)
 		}
 	}
+	if s.First > 0 && !l.cold && !l.first.IsZero() {
+		l.rep.Speed(a.Model).Timed(l.first.Sub(l.begun), s.First)
+	}
 	if l.cold && u.Load == 0 {
 		return // a load of unknown length is in every figure
 	}

@@ -45,7 +45,7 @@ func (c *core) changed(now time.Time, r *replica.Replica) {
 // what it has (R15).
 func (c *core) reconfigure(now time.Time, cfg Config) {
 	c.remapClasses(now, cfg)
-	c.cfg = cfg
+	c.configure(cfg)
 	c.forgetRoutes()
 	old := c.byName
 	c.fleet, c.byName = nil, map[string]*replica.Replica{}

@@ -17,6 +17,7 @@ import (
 // client's own deadline bounds a whole answer (R4).
 type forecast struct {
 	wait, load, prompt, rest time.Duration
+	slack                    time.Duration // what prompt and rest may take longer
 
 	known bool // something has been learned; a forecast that knows nothing accepts
 	none  bool // no available replica serves the lane
@@ -26,9 +27,9 @@ type forecast struct {
 // own is what the request takes on an idle fleet.
 func (f *forecast) own() time.Duration {
 	if f.whole {
-		return f.load + f.prompt + f.rest
+		return f.load + f.prompt + f.rest + f.slack
 	}
-	return f.load + f.prompt
+	return f.load + f.prompt + f.slack
 }
 
 // total is what is compared with the deadline.
@@ -43,6 +44,7 @@ const defaultLoad = 5 * time.Second
 // estimate is a request's own cost on one replica.
 type estimate struct {
 	load, prompt, rest time.Duration
+	slack              time.Duration // what of it that its deadline bounds may take longer
 	known              bool
 }
 
@@ -69,7 +71,21 @@ func (c *core) estimate(m *member, t *Ticket) estimate {
 		}
 		e.load = d
 	}
+	e.slack = m.speed.Late(e.prompt)
+	if t.ask.ClientDeadline && !t.ask.Stream {
+		e.slack += c.longer(t, m)
+	}
 	return e
+}
+
+// longer is how much longer than expected an answer may be, but for the
+// longest, in time.
+func (c *core) longer(t *Ticket, m *member) time.Duration {
+	l := c.lengthsOf(t.key, t.lane.model)
+	if l == nil {
+		return 0
+	}
+	return seconds(max(0, l.quantile(c.cfg.Keep, t.ask.MaxTokens)-float64(t.expect)) * m.speed.Decode())
 }
 
 // weigh sets what depends on the request alone: its own time and its work.
@@ -83,7 +99,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 		if i == 0 || e.own() < best.own() {
 			best = e
 		}
-		f := forecast{load: e.load, prompt: e.prompt, rest: e.rest, whole: whole}
+		f := forecast{load: e.load, prompt: e.prompt, rest: e.rest, slack: e.slack, whole: whole}
 		if own := f.own(); i == 0 || own < t.own {
 			t.own = own
 		}
@@ -98,7 +114,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	best, members := c.weigh(now, t)
 	f := forecast{
-		load: best.load, prompt: best.prompt, rest: best.rest, known: best.known,
+		load: best.load, prompt: best.prompt, rest: best.rest, slack: best.slack, known: best.known,
 		whole: t.ask.ClientDeadline && !t.ask.Stream, none: len(members) == 0,
 	}
 	if f.none {
@@ -113,6 +129,7 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share))
 	}
+	f.wait = t.class.margin.stretch(f.wait)
 	return f
 }
 
@@ -141,7 +158,7 @@ func (c *core) slotTimes(now time.Time, members []*member) []float64 {
 			}
 		}
 		for _, a := range m.runs.list {
-			left := a.lease.remaining(now).Seconds()
+			left := c.remaining(now, a).Seconds()
 			for range a.lease.width {
 				slots = append(slots, left)
 			}
@@ -151,10 +168,19 @@ func (c *core) slotTimes(now time.Time, members []*member) []float64 {
 	return slots
 }
 
-// remaining predicts how long a running attempt holds its slot still. One that
-// has outlived its estimate is expected to need a part of its age again.
-func (l *lease) remaining(now time.Time) time.Duration {
-	return max(l.until.Sub(now), now.Sub(l.begun)/8)
+// remaining predicts how long a running attempt holds its slot still: what is
+// left before its first token, and what answers that are as long already had
+// still to come. Where lengths or speeds are unknown, one that has outlived its
+// estimate is expected to need a part of its age again.
+func (c *core) remaining(now time.Time, a *Assignment) time.Duration {
+	l := &a.lease
+	pace := l.rep.Speed(a.Model).Decode()
+	if l.lengths == nil || pace <= 0 || l.first.IsZero() {
+		return max(l.until.Sub(now), now.Sub(l.begun)/8)
+	}
+	before := max(0, l.first.Sub(now))
+	had := max(0, now.Sub(l.first).Seconds()/pace)
+	return before + seconds(l.lengths.rest(had, a.ticket.ask.MaxTokens)*pace)
 }
 
 // urgentLoad is the number of slots that the work of more urgent classes, as
@@ -218,30 +244,35 @@ func fill(slots []float64, work, taken float64) time.Duration {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// outputKey is whose answers a mean is about; without a key it is everybody's.
+// outputKey is whose answers were learned from; without a key it is everybody's.
 type outputKey struct{ key, model string }
 
-// outputMean is the learned length of answers.
-type outputMean struct {
-	v float64
-	n int
-}
-
 // maxOutputKeys bounds how many pairs of key and model are remembered apart;
-// further ones share their model's mean.
+// further ones share their model's.
 const maxOutputKeys = 4096
 
 // unknownOutput is assumed while nothing has been learned and the request
 // states no maximum, in tokens.
 const unknownOutput = 256
 
+// enoughLengths is how many of a key's own answers are asked for before they
+// are preferred to everybody's.
+const enoughLengths = 8
+
+// lengthsOf is what is known of the lengths of a key's answers; nil: nothing.
+func (c *core) lengthsOf(key, model string) *lengths {
+	own, all := c.output[outputKey{key, model}], c.output[outputKey{model: model}]
+	if own != nil && (own.n >= enoughLengths || all == nil) {
+		return own
+	}
+	return all
+}
+
 // expectedOutput predicts an answer's length, capped by the request's own maximum.
 func (c *core) expectedOutput(t *Ticket, model string) int {
 	n := unknownOutput
-	if m := c.output[outputKey{t.key, model}]; m != nil {
-		n = int(m.v + 0.5)
-	} else if m := c.output[outputKey{model: model}]; m != nil {
-		n = int(m.v + 0.5)
+	if l := c.lengthsOf(t.key, model); l != nil {
+		n = int(l.mean(t.ask.MaxTokens) + 0.5)
 	}
 	if t.ask.MaxTokens > 0 {
 		n = min(n, t.ask.MaxTokens)
@@ -251,15 +282,14 @@ func (c *core) expectedOutput(t *Ticket, model string) int {
 
 func (c *core) learnOutput(t *Ticket, model string, tokens int) {
 	for _, key := range [...]outputKey{{t.key, model}, {model: model}} {
-		m := c.output[key]
-		if m == nil {
+		l := c.output[key]
+		if l == nil {
 			if len(c.output) >= maxOutputKeys {
 				continue
 			}
-			m = &outputMean{}
-			c.output[key] = m
+			l = &lengths{}
+			c.output[key] = l
 		}
-		m.n++
-		m.v += max(0.125, 1/float64(m.n)) * (float64(tokens) - m.v)
+		l.add(tokens)
 	}
 }

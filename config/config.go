@@ -108,7 +108,7 @@ type Queue struct {
 // Admission is how promises are made.
 type Admission struct {
 	Enabled bool    `yaml:"enabled"`
-	Keep    float64 `yaml:"keep" in:"(0,1)" later:"calibration of promises"`
+	Keep    float64 `yaml:"keep" in:"(0,1)"`
 	Mode    string  `yaml:"mode" oneof:"enforce|observe"`
 }
 

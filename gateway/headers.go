@@ -116,7 +116,8 @@ func sameModel(a, b string) bool {
 
 // headerClass is the class that the headers ask for; empty if they do not say.
 func (v *view) headerClass(h http.Header) (string, *denial) {
-	if name := strings.TrimSpace(h.Get("X-Switchyard-Class")); name != "" {
+	if said := h["X-Switchyard-Class"]; len(said) > 0 {
+		name := strings.TrimSpace(said[0])
 		if _, ok := v.ranks[name]; !ok {
 			return "", deny(badRequest, "X-Switchyard-Class: there is no class %q; there are: %s",
 				clipped(name), strings.Join(v.classNames(), ", ")).about("X-Switchyard-Class")
@@ -187,8 +188,8 @@ type patience struct {
 // headerDeadline reads what the headers say about the deadline.
 func (v *view) headerDeadline(h http.Header) (patience, *denial) {
 	var p patience
-	if s := strings.TrimSpace(h.Get("X-Switchyard-Deadline")); s != "" {
-		d, err := parseDeadline(s)
+	if said := h["X-Switchyard-Deadline"]; len(said) > 0 {
+		d, err := parseDeadline(strings.TrimSpace(said[0]))
 		if err != nil {
 			return p, deny(badRequest, "X-Switchyard-Deadline: %v", err).about("X-Switchyard-Deadline")
 		}

@@ -77,10 +77,12 @@ func TestClassPrecedence(t *testing.T) {
 // TestUnknownClassR17: a malformed header of ours is the client's mistake, and
 // the answer says what would be right.
 func TestUnknownClassR17(t *testing.T) {
-	_, d := viewOf(nil).headerClass(wish("X-Switchyard-Class: urgent"))
-	require.NotNil(t, d)
-	require.Equal(t, admission.ReasonBadRequest, d.Reason)
-	require.Contains(t, d.Message, "interactive, standard, batch")
+	for _, name := range []string{"urgent", "", "Interactive"} {
+		_, d := viewOf(nil).headerClass(wish("X-Switchyard-Class: " + name))
+		require.NotNil(t, d, name)
+		require.Equal(t, admission.ReasonBadRequest, d.Reason)
+		require.Contains(t, d.Message, "interactive, standard, batch")
+	}
 }
 
 // TestDeadlinePrecedence: X-Switchyard-Deadline, then Prefer: wait, then the
@@ -126,7 +128,7 @@ func TestDeadlinePrecedence(t *testing.T) {
 }
 
 func TestMalformedDeadlineR17(t *testing.T) {
-	for _, s := range []string{"soon", "0", "-5s", "-1", "0s", "8 s", "1e3", "0x10", "NaN", "Inf", "5,5", "1.2.3", "8sec"} {
+	for _, s := range []string{"", " ", "soon", "0", "-5s", "-1", "0s", "8 s", "1e3", "0x10", "NaN", "Inf", "5,5", "1.2.3", "8sec"} {
 		_, d := viewOf(nil).headerDeadline(wish("X-Switchyard-Deadline: " + s))
 		require.NotNil(t, d, s)
 		require.Equal(t, admission.ReasonBadRequest, d.Reason)

@@ -25,8 +25,8 @@ func TestR3NoClassStarves(t *testing.T) {
 		{"one slot, a second each", 1, time.Second, time.Second, 30, 0.85},
 		{"one slot, long and short", 1, 100 * time.Millisecond, 20 * time.Second, 120, 0.60},
 		{"four slots, short", 4, 50 * time.Millisecond, 500 * time.Millisecond, 3, 0.88},
-		{"eight slots, seconds", 8, time.Second, 10 * time.Second, 30, 0.75},
-		{"eight slots, half a minute each", 8, 20 * time.Second, 40 * time.Second, 120, 0.5},
+		{"eight slots, seconds", 8, time.Second, 10 * time.Second, 30, 0.87},
+		{"eight slots, half a minute each", 8, 20 * time.Second, 40 * time.Second, 120, 0.85},
 		{"thirty-two slots", 32, time.Second, 4 * time.Second, 4, 0.80},
 	}
 	for _, tt := range tests {
@@ -110,11 +110,18 @@ func (f *fleet) release(now time.Time) {
 func (f *fleet) judge(now time.Time, class int) {
 	used, hidden := f.slotTime(now, time.Minute), f.hidden(now)
 	all, allHidden := sum(used), sum(hidden)
+	holds := func(c int) bool { // its share now
+		held := 0
+		for _, h := range f.holds {
+			held += btoi(h.class == c && h.to.After(now))
+		}
+		return float64(held) >= max(1, usual[c].MinShare*float64(f.slots))
+	}
 	certainly := func(c int) bool { // behind, whatever is hidden
-		return used[c]+hidden[c] < usual[c].MinShare*(all-allHidden)
+		return used[c]+hidden[c] < usual[c].MinShare*(all-allHidden) && !holds(c)
 	}
 	possibly := func(c int) bool {
-		return used[c]-hidden[c] < usual[c].MinShare*(all+allHidden)
+		return used[c]-hidden[c] < usual[c].MinShare*(all+allHidden) && !holds(c)
 	}
 	for c := range usual {
 		switch {
@@ -125,6 +132,13 @@ func (f *fleet) judge(now time.Time, class int) {
 		}
 	}
 	require.Failf(f.t, "wrong class", "%d went at %v though it was not behind: %v of %v", class, now.Sub(t0), used, all)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // slotTime is what each class used in the window that ends now, in seconds.

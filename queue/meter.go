@@ -82,9 +82,20 @@ func (m *Meter) Used(now time.Time, class int, window time.Duration) float64 {
 }
 
 // below reports whether the class has had less than a share of the slot time
-// of the minute before the latest time seen. Where none was used, none has.
+// of the minute before the latest time seen (where none was used, none has)
+// and does not hold that share, or one slot, now: with long answers it would
+// else take every slot that comes free until the first of them ends.
 func (m *Meter) below(class int, share float64) bool {
-	return share > 0 && m.classes[class].lastMinute(m.at) < share*m.total()
+	u := &m.classes[class]
+	return share > 0 && u.lastMinute(m.at) < share*m.total() && float64(u.running) < max(1, share*float64(m.held()+1))
+}
+
+// held is the number of slots that all classes hold.
+func (m *Meter) held() (n int64) {
+	for i := range m.classes {
+		n += m.classes[i].running
+	}
+	return n
 }
 
 func (m *Meter) total() float64 {

@@ -44,13 +44,24 @@ func (m *model) used(now time.Time, class int, window time.Duration) (sum time.D
 	return sum
 }
 
-// behind says by R3.1's words whether a class has had less than its share.
+// behind says by R3.1's words whether a class has had less than its share, and
+// holds less than it.
 func (m *model) behind(now time.Time, class int) bool {
 	var total time.Duration
 	for c := range m.classes {
 		total += m.used(now, c, time.Minute)
 	}
-	return float64(m.used(now, class, time.Minute)) < m.classes[class].MinShare*float64(total)
+	held, all := 0, 0
+	for _, h := range m.held {
+		if h.to.IsZero() {
+			all += h.width
+			if h.class == class {
+				held += h.width
+			}
+		}
+	}
+	share := m.classes[class].MinShare
+	return float64(m.used(now, class, time.Minute)) < share*float64(total) && float64(held) < max(1, share*float64(all+1))
 }
 
 func (m *model) sorted(keep func(*Item[string]) bool) []*Item[string] {

@@ -6,9 +6,9 @@
 //
 // Classes go strictly by urgency; inside a class the earliest deadline, then
 // the lowest sequence number. So that no class starves, one with a MinShare
-// goes first while it has work that can run now and has had less than that
-// share of the slot time of the last minute (Meter); of several such classes
-// the more urgent goes first.
+// goes first while it has work that can run now, has had less than that share
+// of the slot time of the last minute and holds less than it (Meter); of
+// several such classes the more urgent goes first.
 //
 // # Lanes
 //

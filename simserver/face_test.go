@@ -98,7 +98,12 @@ func TestAConversationFindsItsCache(t *testing.T) {
 		_, b = send(t, s, "POST", chatPath, `{"model":"tiny","messages":[{"role":"user","content":"`+first+`"},{"role":"assistant","content":"`+answer+`"},{"role":"user","content":"and then?"}]}`)
 		usage := decode(t, b)["usage"].(map[string]any)
 		cached := usage["prompt_tokens_details"].(map[string]any)["cached_tokens"]
-		require.EqualValues(t, 7, usage["prompt_tokens"].(float64)-cached.(float64), "all but the new message: %v", usage)
+		rest := int(usage["prompt_tokens"].(float64) - cached.(float64))
+		if engine == "vllm" { // which finds whole blocks of 16 tokens
+			require.Less(t, rest, 7+16, "%v", usage)
+			continue
+		}
+		require.Equal(t, 7, rest, "all but the new message: %v", usage)
 	}
 }
 
@@ -150,10 +155,10 @@ func TestLlamaCppReports(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(b), &slots))
 	require.Len(t, slots, 2)
-	require.True(t, slots[0].IsProcessing)
-	require.False(t, slots[1].IsProcessing)
-	require.Equal(t, 7, slots[0].NPrompt)
-	require.Positive(t, slots[0].NextToken[0].NDecoded)
+	require.False(t, slots[0].IsProcessing)
+	require.True(t, slots[1].IsProcessing, "the last of those that were never used, as recorded")
+	require.Equal(t, 7, slots[1].NPrompt)
+	require.Positive(t, slots[1].NextToken[0].NDecoded)
 	resp, _ := send(t, s, "GET", "/slots?fail_on_no_slot=1", "")
 	require.Equal(t, 200, resp.StatusCode)
 	raw(t, s, chatPath, helloS)
@@ -265,7 +270,7 @@ replicas:
 		"replicas:\n  - {name: a, faults: [{at: 1s, kind: boom}]}":                                "fault",
 		"replicas:\n  - {name: a}\n  - {name: a}":                                                 "taken",
 		"replicas:\n  - {name: a, faults: [{at: 2s, kind: none}, {at: 1s, kind: none}]}":          "order",
-		"replicas:\n  - {name: a, decode: -1}":                                                    "at least 0",
+		"replicas:\n  - {name: a, decode: -1}":                                                    "tokens per second above 0",
 	} {
 		_, err := LoadFleet(write(text))
 		require.ErrorContains(t, err, want)

@@ -23,6 +23,8 @@ type Spec struct {
 	Queue         int         `yaml:"queue"`
 	Context       int         `yaml:"context"`
 	LoadTime      duration    `yaml:"load_time"`
+	MaxLoaded     int         `yaml:"max_loaded"`
+	SleepIdle     duration    `yaml:"sleep_idle"`
 	OutputTokens  string      `yaml:"output_tokens"`
 	Notice        *duration   `yaml:"notice"`
 	GPUShare      string      `yaml:"gpu_share"`
@@ -61,6 +63,7 @@ func (s *Spec) Options() Options {
 		Name: s.Name, Listen: s.Listen, Engine: s.Engine, Models: s.Model, Slots: s.Slots,
 		Prefill: s.Prefill, Decode: s.Decode, BatchSlowdown: s.BatchSlowdown,
 		Queue: s.Queue, Context: s.Context, LoadTime: time.Duration(s.LoadTime),
+		MaxLoaded: s.MaxLoaded, SleepIdle: time.Duration(s.SleepIdle),
 		OutputTokens: s.OutputTokens, GPUShare: s.GPUShare, TimeScale: s.TimeScale, Seed: s.Seed,
 		APIKey: s.APIKey, Embeddings: s.Embeddings, Reranking: s.Reranking,
 	}
@@ -70,6 +73,32 @@ func (s *Spec) Options() Options {
 		o.Faults = append(o.Faults, TimedFault{At: time.Duration(f.At), Fault: f.fault()})
 	}
 	return o
+}
+
+// stated is what a zero says something about only if it is there: to Options it
+// means the default.
+type stated struct {
+	Slots     *int     `yaml:"slots"`
+	Context   *int     `yaml:"context"`
+	Prefill   *float64 `yaml:"prefill"`
+	Decode    *float64 `yaml:"decode"`
+	TimeScale *float64 `yaml:"time_scale"`
+}
+
+func (s *stated) check() error {
+	zero := func(what, want string, is bool) error {
+		if is {
+			return fmt.Errorf("%s 0: want %s, or nothing for the default", what, want)
+		}
+		return nil
+	}
+	return errors.Join(
+		zero("slots", "at least 1", s.Slots != nil && *s.Slots == 0),
+		zero("context", "at least 1 token", s.Context != nil && *s.Context == 0),
+		zero("prefill", "tokens per second above 0", s.Prefill != nil && *s.Prefill == 0),
+		zero("decode", "tokens per second above 0", s.Decode != nil && *s.Decode == 0),
+		zero("time_scale", "a factor above 0, as 10 for ten times faster", s.TimeScale != nil && *s.TimeScale == 0),
+	)
 }
 
 // OrNone turns a setting that may be absent into an option for which zero means
@@ -97,6 +126,12 @@ func LoadFleet(path string) ([]Options, error) {
 	if err := yaml.Load(data, &file, yaml.WithKnownFields()); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	var said struct {
+		Replicas []stated `yaml:"replicas"`
+	}
+	if err := yaml.Load(data, &said); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	if len(file.Replicas) == 0 {
 		return nil, fmt.Errorf("%s: replicas: none: want a list of at least one", path)
 	}
@@ -105,7 +140,7 @@ func LoadFleet(path string) ([]Options, error) {
 	seen := make(map[string]bool)
 	for i := range file.Replicas {
 		o := file.Replicas[i].Options()
-		err := o.Check()
+		err := errors.Join(o.Check(), said.Replicas[i].check())
 		if err == nil && o.Name != "" && seen[o.Name] {
 			err = fmt.Errorf("name %q: it is taken by an earlier replica", o.Name)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -31,12 +32,17 @@ type Options struct {
 	Queue         int      // Ollama: what may wait for a load; openai: what may wait at all
 	Context       int      // tokens per slot
 	LoadTime      time.Duration
+	MaxLoaded     int           // Ollama: models resident at once; 0: 3
+	SleepIdle     time.Duration // llama.cpp: sleeps after so long without work; 0: never
 	OutputTokens  string        // fixed:N or lognormal:MEDIAN,SIGMA
 	Notice        time.Duration // 0: as the engine does; negative: at once
 	GPUShare      string        // replicas of one Fleet with the same name here share one device
 	TimeScale     float64       // 10: ten times faster: speeds, times, faults' At and For, but not their RetryAfter
-	Seed          uint64
-	Faults        []TimedFault
+	// Seed makes answers: replicas with one seed give the same length to the same
+	// prompt, whatever else they were asked. Their other dice (a fault's rate,
+	// when a departure is noticed) differ by their names.
+	Seed   uint64
+	Faults []TimedFault
 
 	APIKey     string // clients must say it; Ollama has none
 	Embeddings bool   // llama.cpp: makes vectors (its --embeddings)
@@ -59,25 +65,46 @@ func (o Options) Check() error {
 	return errors.Join(err, err2)
 }
 
+// Model gives what Start would run, for a caller that drives the model itself:
+// its configuration, without a device to share, and its faults.
+func (o Options) Model() (model.Config, []TimedFault, error) {
+	c, err := o.config()
+	script, err2 := o.faults()
+	return c, script, errors.Join(err, err2)
+}
+
 // config turns the options into the model's.
 func (o *Options) config() (model.Config, error) {
 	c := model.Config{
 		Kind: model.Kind(o.Engine), Models: o.Models, Slots: o.Slots,
 		Prefill: o.Prefill, Decode: o.Decode, BatchSlowdown: o.BatchSlowdown, Batch: o.Batch,
 		CacheTokens: o.CacheTokens, Context: o.Context, Queue: o.Queue,
-		LoadTime: o.LoadTime, Notice: o.Notice, Seed: o.Seed,
+		LoadTime: o.LoadTime, MaxLoaded: o.MaxLoaded, SleepIdle: o.SleepIdle, Notice: o.Notice,
+		Seed: o.Seed ^ xxhash.Sum64String(o.Name), OutputSeed: o.Seed, TimeScale: o.TimeScale,
 	}
 	switch c.Kind {
 	case model.LlamaCpp, model.Ollama, model.VLLM, model.OpenAI, "":
 	default:
 		return c, fmt.Errorf("engine %q: want llamacpp, ollama, vllm or openai", o.Engine)
 	}
-	for what, v := range map[string]float64{
-		"slots": float64(o.Slots), "prefill": o.Prefill, "decode": o.Decode, "batch_slowdown": o.BatchSlowdown,
-		"queue": float64(o.Queue), "context": float64(o.Context), "load_time": float64(o.LoadTime), "time_scale": o.TimeScale,
+	for _, n := range []struct {
+		what, want string
+		value      float64
+	}{
+		{"slots", "at least 1", float64(o.Slots)},
+		{"context", "at least 1 token", float64(o.Context)},
+		{"prefill", "tokens per second above 0", o.Prefill},
+		{"decode", "tokens per second above 0", o.Decode},
+		{"batch_slowdown", "a factor of at least 0", o.BatchSlowdown},
+		{"batch", "at least 1 token", float64(o.Batch)},
+		{"queue", "at least 0", float64(o.Queue)},
+		{"load_time", "a duration of at least 0s", float64(o.LoadTime)},
+		{"max_loaded", "at least 1", float64(o.MaxLoaded)},
+		{"sleep_idle", "a duration of at least 0s", float64(o.SleepIdle)},
+		{"time_scale", "a factor above 0", o.TimeScale},
 	} {
-		if !(v >= 0) {
-			return c, fmt.Errorf("%s %v: want a number of at least 0", what, v)
+		if !(n.value >= 0) || math.IsInf(n.value, 0) {
+			return c, fmt.Errorf("%s %v: want %s", n.what, n.value, n.want)
 		}
 	}
 	if o.OutputTokens != "" {
@@ -87,14 +114,13 @@ func (o *Options) config() (model.Config, error) {
 		}
 		c.Output = d
 	}
-	// Replicas of a fleet with one seed must not all draw the same numbers.
-	c.Seed ^= xxhash.Sum64String(o.Name)
 	c = c.WithDefaults()
 	if f := o.scale(); f != 1 {
 		c.Prefill *= f
 		c.Decode *= f
 		c.LoadTime = o.scaled(c.LoadTime)
 		c.KeepAlive = o.scaled(c.KeepAlive)
+		c.SleepIdle = o.scaled(c.SleepIdle)
 		c.Notice = o.scaled(c.Notice)
 	}
 	return c, nil

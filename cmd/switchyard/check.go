@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"fmt"
 	"os"
 	"strings"
@@ -35,6 +36,26 @@ func notices(cfg *config.Config) []string {
 	if _, err := cfg.Secrets(os.LookupEnv); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			lines = append(lines, line+" (not here now; serve will not start without it)")
+		}
+	}
+	return append(lines, unreadable(cfg)...)
+}
+
+// unreadable names the certificate files that cannot be used as they are now.
+func unreadable(cfg *config.Config) (lines []string) {
+	note := func(key string, err error) {
+		if err != nil {
+			lines = append(lines, fmt.Sprintf("%s: %v (not here now; serve will not start without it)", key, err))
+		}
+	}
+	if cfg.TLS.Cert != "" {
+		_, err := tls.LoadX509KeyPair(cfg.TLS.Cert, cfg.TLS.Key)
+		note("tls", err)
+	}
+	for i, r := range cfg.Replicas {
+		if r.CAFile != "" {
+			_, err := os.Stat(r.CAFile)
+			note(fmt.Sprintf("replicas[%d].ca_file", i), err)
 		}
 	}
 	return lines

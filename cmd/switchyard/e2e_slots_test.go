@@ -14,7 +14,6 @@ import (
 	"go.uber.org/goleak"
 
 	"switchyard/admission"
-	"switchyard/config"
 	"switchyard/gateway"
 	"switchyard/simserver"
 )
@@ -60,9 +59,7 @@ const hammerClients = 64
 
 func (h *hammer) run(t *testing.T) {
 	began := time.Now()
-	h.rig = newRig(t, setup{replicas: hammerReplicas(h.engine), tune: func(c *config.Config) {
-		c.Admission.Enabled = false // whoever does not leave is to be served
-	}})
+	h.rig = newRig(t, setup{replicas: hammerReplicas(h.engine)})
 	done := h.rig.books()
 	var clients sync.WaitGroup
 	for range hammerClients {

@@ -92,6 +92,14 @@ note: ` + path + `:5: replicas[1].api_key_env: the environment variable SWITCHYA
 `, ""}, command(t, "check", path))
 }
 
+func TestCheckNamesCertificatesThatAreNotThere(t *testing.T) {
+	path := file(t, "tls: {cert: /none/c.pem, key: /none/k.pem}\nreplicas:\n  - {url: 'https://127.0.0.1:1', ca_file: /none/ca.pem}\n")
+	got := command(t, "check", path)
+	require.Equal(t, exitWell, got.code)
+	require.Contains(t, got.out, "note: tls: open /none/c.pem: no such file or directory")
+	require.Contains(t, got.out, "note: replicas[0].ca_file: stat /none/ca.pem: no such file or directory")
+}
+
 func TestCheckSaysAllThatIsWrong(t *testing.T) {
 	path := file(t, "listne: x\nqueue: {max_requests: 0}\nreplicas:\n  - {url: 'http://127.0.0.1:8700'}\n")
 	require.Equal(t, outcome{

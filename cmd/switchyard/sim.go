@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,10 +20,12 @@ type simCmd struct {
 	Prefill       float64        `default:"2000" placeholder:"TOK/S" help:"Prompt tokens per second (default: ${default})."`
 	Decode        float64        `default:"100" placeholder:"TOK/S" help:"Output tokens per second of a stream alone (default: ${default})."`
 	BatchSlowdown float64        `default:"0" placeholder:"F" help:"n streams decode at decode/(1+F*(n-1)) each (default: ${default})."`
-	CacheTokens   *int           `placeholder:"N" help:"Prompt cache, least recently used dropped first (default: slots times context)."`
+	CacheTokens   *int           `placeholder:"N" help:"Bound of the prompt cache, kept as the engine keeps it, the least recently used dropped first (default: slots times context)."`
 	Queue         int            `placeholder:"N" help:"Its own hidden queue. Ollama: what may wait for a load (512); openai: what may wait for a slot (no limit); the others have no limit."`
 	Context       int            `default:"8192" placeholder:"N" help:"Context size of a slot (default: ${default})."`
 	LoadTime      time.Duration  `placeholder:"D" help:"Time to load a model: Ollama on first use, the others at the start."`
+	MaxLoaded     int            `placeholder:"N" help:"Ollama: models resident at once (default: 3)."`
+	SleepIdle     time.Duration  `placeholder:"D" help:"llama.cpp: sleeps after so long without work; waking takes the load time (default: never)."`
 	OutputTokens  string         `default:"fixed:128" placeholder:"DIST" help:"Lengths of answers: fixed:200 or lognormal:200,0.8, up to the request's maximum (default: ${default})."`
 	Notice        *time.Duration `placeholder:"D" help:"How long until a departed client is noticed (default: as the real engine does)."`
 	GPUShare      string         `name:"gpu-share" placeholder:"GROUP" help:"Replicas of a group share one device (of use in a fleet file)."`
@@ -41,7 +44,7 @@ func (c *simCmd) Run(ctx context.Context, out *console) error {
 		if all, err = simserver.LoadFleet(c.File); err != nil {
 			return usageError{err}
 		}
-	} else if err := all[0].Check(); err != nil {
+	} else if err := errors.Join(c.zeros(), all[0].Check()); err != nil {
 		return usageError{err}
 	}
 	fleet, err := simserver.StartFleet(all)
@@ -56,12 +59,33 @@ func (c *simCmd) Run(ctx context.Context, out *console) error {
 	return nil
 }
 
+// zeros says which numbers were given as zero that must not be: the options
+// take a zero for the default.
+func (c *simCmd) zeros() error {
+	var wrong []error
+	for _, n := range []struct {
+		flag, want string
+		value      float64
+	}{
+		{"--slots", "at least 1", float64(c.Slots)},
+		{"--context", "at least 1 token", float64(c.Context)},
+		{"--prefill", "tokens per second above 0", c.Prefill},
+		{"--decode", "tokens per second above 0", c.Decode},
+		{"--time-scale", "a factor above 0, as 10 for ten times faster", c.TimeScale},
+	} {
+		if n.value == 0 {
+			wrong = append(wrong, fmt.Errorf("%s 0: want %s", n.flag, n.want))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
 func (c *simCmd) options() simserver.Options {
 	return simserver.Options{
 		Listen: c.Listen, Engine: c.Engine, Models: c.Model, Slots: c.Slots,
 		Prefill: c.Prefill, Decode: c.Decode, BatchSlowdown: c.BatchSlowdown,
 		CacheTokens: simserver.OrNone(c.CacheTokens), Queue: c.Queue, Context: c.Context,
-		LoadTime: c.LoadTime, OutputTokens: c.OutputTokens, Notice: simserver.OrNone(c.Notice),
+		LoadTime: c.LoadTime, MaxLoaded: c.MaxLoaded, SleepIdle: c.SleepIdle, OutputTokens: c.OutputTokens, Notice: simserver.OrNone(c.Notice),
 		GPUShare: c.GPUShare, TimeScale: c.TimeScale, Seed: c.Seed,
 		APIKey: c.APIKey, Embeddings: c.Embeddings, Reranking: c.Reranking,
 	}

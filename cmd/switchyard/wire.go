@@ -24,6 +24,7 @@ func controllerConfig(c *config.Config) admission.Config {
 		Version:      v,
 		DefaultClass: c.DefaultClass,
 		Queue:        admission.QueueLimits{MaxRequests: c.Queue.MaxRequests, MaxBytes: int64(c.Queue.MaxBytes)},
+		Keep:         c.Admission.Keep,
 		Enabled:      c.Admission.Enabled,
 		Observe:      c.Admission.Mode == config.Observe,
 		Retry: admission.Retry{

@@ -15,64 +15,184 @@ func tokensOf(parts []Part) int {
 	return n
 }
 
-// cache is the prompt cache: prefixes, bounded by tokens, least recently used
-// dropped first. A prefix is always more recent than its continuations, so
-// what is dropped is an end of some prompt, never its middle.
-type cache struct {
-	capacity int
-	used     int
-	byHash   map[uint64]*entry
-	ring     entry // sentinel: next is the most recent, prev the least
+// promptCache is what one model of an engine remembers of the prompts that it
+// has processed, and with it the choice of the slot. It holds at most
+// Config.CacheTokens beside what is being worked on.
+//
+//   - llama.cpp: slotCache with a store; Ollama: slotCache without one.
+//   - vLLM: treeCache of blocks of 16 tokens; others: treeCache of parts.
+type promptCache interface {
+	// take chooses a free slot for a task and says how many tokens at the head
+	// of its prompt need no processing; there is a free slot.
+	take(t *Task, slots []*Task) (slot, cached int)
+	// filled is told when a task's prompt has been processed.
+	filled(t *Task)
+	// left is told when a task gives its slot back, whatever it has done.
+	left(t *Task)
+	// remember adds the text that followed a work's first prompt.
+	remember(w *Work, parts []Part)
+	tokens() int
+}
+
+func newCache(c *Config) promptCache {
+	switch c.Kind {
+	case LlamaCpp, Ollama:
+		return newSlotCache(c)
+	case VLLM:
+		return newTreeCache(c.CacheTokens, vllmBlock)
+	}
+	return newTreeCache(c.CacheTokens, 0)
+}
+
+// vllmBlock is how many tokens vLLM keeps, finds and drops together.
+const vllmBlock = 16
+
+// treeCache holds prefixes of all prompts, shared by all slots, the least
+// recently used dropped first. A prefix is always more recent than its
+// continuations, so what is dropped is an end of some prompt, never its middle.
+//
+// With blocks it is vLLM's (v1/core/kv_cache_manager.py and block_pool.py): a
+// block is known by the chained hash of all tokens up to its end, only whole
+// blocks are found, the last token of a prompt never, and of a prompt the last
+// block is dropped first. The blocks that end inside one part are one entry
+// here, as they are always used together. What vLLM does when running requests
+// need more than it has (preemption) is left out. Without blocks an entry is a
+// part, whole or not there.
+type treeCache struct {
+	capacity, block int // block 0: parts are the unit
+	used            int
+	byHash          map[uint64]*entry
+	ring            entry // sentinel: next is the most recent, prev the least
 }
 
 type entry struct {
 	hash       uint64
-	tokens     int
+	tokens     int // held; less than the whole when the end was dropped
 	prev, next *entry
 }
 
-func newCache(capacity int) *cache {
-	c := &cache{capacity: capacity, byHash: make(map[uint64]*entry)}
+func newTreeCache(capacity, block int) *treeCache {
+	c := &treeCache{capacity: capacity, block: block, byHash: make(map[uint64]*entry)}
 	c.ring.prev, c.ring.next = &c.ring, &c.ring
 	return c
 }
 
-// match gives the tokens of the longest prefix held, and marks it as used.
-func (c *cache) match(parts []Part) int {
-	tokens, n := 0, 0
-	for _, p := range parts {
-		if c.byHash[p.Hash] == nil {
-			break
+func (c *treeCache) tokens() int { return c.used }
+
+// share is what is kept of a part that begins after so many tokens: all of it,
+// or the blocks that end in it.
+func (c *treeCache) share(begin, tokens int) int {
+	if c.block == 0 {
+		return tokens
+	}
+	end := begin + tokens
+	return end - end%c.block - (begin - begin%c.block)
+}
+
+func (c *treeCache) take(t *Task, slots []*Task) (slot, cached int) {
+	for slots[slot] != nil {
+		slot++
+	}
+	if t.work.Request.NoCache || c.capacity == 0 {
+		return slot, 0
+	}
+	begin, n := 0, 0
+	for _, p := range t.parts {
+		want := c.share(begin, p.Tokens)
+		if want > 0 {
+			e := c.byHash[p.Hash]
+			if e == nil {
+				break
+			}
+			cached += e.tokens
+			if e.tokens < want {
+				n++
+				break
+			}
 		}
-		tokens += p.Tokens
+		begin += p.Tokens
 		n++
 	}
-	for i := n - 1; i >= 0; i-- {
-		c.front(c.byHash[parts[i].Hash])
+	c.touch(t.parts[:n])
+	cached = min(cached, t.Prompt-1)
+	if c.block > 0 {
+		cached -= cached % c.block
 	}
-	return tokens
+	return slot, cached
 }
 
-// insert adds a whole prompt and drops what no longer fits.
-func (c *cache) insert(parts []Part) {
+// touch marks entries as used, the first part last.
+func (c *treeCache) touch(parts []Part) {
 	for i := len(parts) - 1; i >= 0; i-- {
+		if e := c.byHash[parts[i].Hash]; e != nil {
+			c.front(e)
+		}
+	}
+}
+
+func (c *treeCache) filled(t *Task) { c.keep(t, t.Prompt) }
+
+func (c *treeCache) left(t *Task) {
+	if t.prompting() {
+		c.keep(t, t.Processed)
+	}
+}
+
+func (c *treeCache) keep(t *Task, upTo int) {
+	if !t.work.Request.NoCache {
+		c.insert(t.parts, upTo)
+	}
+}
+
+func (c *treeCache) remember(w *Work, parts []Part) {
+	if !w.Request.NoCache {
+		c.insert(parts, tokensOf(parts))
+	}
+}
+
+// insert adds a prompt's head of so many tokens and drops what no longer fits.
+func (c *treeCache) insert(parts []Part, upTo int) {
+	if c.capacity == 0 {
+		return
+	}
+	begin, n := 0, 0
+	for ; n < len(parts) && begin+parts[n].Tokens <= upTo; n++ {
+		begin += parts[n].Tokens
+	}
+	for i := n - 1; i >= 0; i-- {
+		begin -= parts[i].Tokens
+		want := c.share(begin, parts[i].Tokens)
+		if want == 0 {
+			continue
+		}
 		e := c.byHash[parts[i].Hash]
 		if e == nil {
-			e = &entry{hash: parts[i].Hash, tokens: parts[i].Tokens}
+			e = &entry{hash: parts[i].Hash}
 			c.byHash[e.hash] = e
-			c.used += e.tokens
 		}
+		c.used += want - e.tokens
+		e.tokens = want
 		c.front(e)
 	}
+	c.trim()
+}
+
+func (c *treeCache) trim() {
 	for c.used > c.capacity {
-		last := c.ring.prev
-		last.unlink()
-		delete(c.byHash, last.hash)
-		c.used -= last.tokens
+		last, drop := c.ring.prev, c.ring.prev.tokens
+		if c.block > 0 {
+			over := c.used - c.capacity
+			drop = min(drop, (over+c.block-1)/c.block*c.block)
+		}
+		c.used -= drop
+		if last.tokens -= drop; last.tokens == 0 {
+			last.unlink()
+			delete(c.byHash, last.hash)
+		}
 	}
 }
 
-func (c *cache) front(e *entry) {
+func (c *treeCache) front(e *entry) {
 	if e.next != nil {
 		e.unlink()
 	}

@@ -27,7 +27,9 @@ type Config struct {
 	BatchSlowdown float64 // n streams decode at Decode/(1+BatchSlowdown*(n-1)) each
 	Batch         int     // prompt tokens in one batch; 0: the engine's usual
 
-	CacheTokens int // prompt cache; 0: slots times context; negative: none
+	// CacheTokens bounds the prompt cache (of each model); 0: slots times
+	// context; negative: none. See promptCache.
+	CacheTokens int
 	Context     int // tokens per slot
 	// Queue bounds what waits inside: for Ollama the requests that wait for a
 	// load (its OLLAMA_MAX_QUEUE), for OpenAI everything that waits for a slot;
@@ -36,11 +38,33 @@ type Config struct {
 	LoadTime time.Duration // Ollama: on first use; the others: from the start
 	// KeepAlive is how long an idle Ollama model stays resident; 0: 5 minutes.
 	KeepAlive time.Duration
+	// MaxLoaded bounds the models that Ollama has resident at once (its
+	// OLLAMA_MAX_LOADED_MODELS); 0: its 3.
+	MaxLoaded int
+	// SleepIdle is after how long without work llama.cpp goes to sleep (its
+	// --sleep-idle-seconds); waking takes LoadTime. 0: never.
+	SleepIdle time.Duration
 
 	Output Dist
 	Notice time.Duration // 0: as the engine does; negative: at once
 	Device *Device       // nil: a device of its own
-	Seed   uint64
+	// TimeScale is how many times faster the engine's own fixed times pass, of
+	// which only the engine knows: how soon it notices departures. All else is
+	// in this Config. 0: 1.
+	TimeScale float64
+	// Milestones spares whoever does not look at each token: of a task's tokens
+	// only the first is told, and no Progress. All times and counts are exactly
+	// those of the engine that tells each, at a cost that no longer grows with
+	// the tokens: what nothing disturbs is done in one go.
+	Milestones bool
+
+	// Seed is of the engine's own dice: which requests a fault's rate strikes,
+	// when Ollama notices a departure, in which order it serves.
+	Seed uint64
+	// OutputSeed is of the lengths of answers, which depend on it and the
+	// prompt alone: engines with the same one answer alike, in whatever order
+	// they are asked.
+	OutputSeed uint64
 }
 
 // The engines' usual numbers.
@@ -53,6 +77,7 @@ const (
 	ollamaQueue      = 512
 	ollamaKeepAlive  = 5 * time.Minute
 	ollamaBatch      = 512
+	ollamaMaxLoaded  = 3
 	defaultBatch     = 2048
 	defaultModelName = "sim"
 )
@@ -75,6 +100,7 @@ func (c Config) WithDefaults() Config {
 	if c.Kind == Ollama {
 		c.Batch = orInt(c.Batch, ollamaBatch)
 		c.Queue = orInt(c.Queue, ollamaQueue)
+		c.MaxLoaded = orInt(c.MaxLoaded, ollamaMaxLoaded)
 	}
 	c.Batch = orInt(c.Batch, defaultBatch)
 	if c.KeepAlive == 0 {
@@ -89,7 +115,13 @@ func (c Config) WithDefaults() Config {
 	if c.Device == nil {
 		c.Device = &Device{}
 	}
+	c.TimeScale = orFloat(c.TimeScale, 1)
 	return c
+}
+
+// scaled is one of the engine's own fixed times.
+func (c *Config) scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) / c.TimeScale)
 }
 
 func orInt(v, otherwise int) int {
@@ -106,8 +138,10 @@ func orFloat(v, otherwise float64) float64 {
 	return otherwise
 }
 
-// Device is what several engines may share: while m of them compute, each runs
-// at 1/m of its speed. The share is taken anew at the start of each batch.
+// Device is what several engines may share: while m of their models compute,
+// each runs at 1/m of its speed. The share is taken anew at the start of each
+// batch.
 type Device struct {
 	computing int
+	engines   int
 }

@@ -3,7 +3,6 @@ package model
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 )
@@ -47,10 +46,27 @@ func (d Dist) String() string {
 	return fmt.Sprintf("lognormal:%g,%g", d.median, d.sigma)
 }
 
-func (d Dist) draw(r *rand.Rand) int {
+// Draw gives the length that belongs to a number: the same for the same one.
+func (d Dist) Draw(number uint64) int {
 	v := d.median
 	if d.sigma > 0 {
-		v *= math.Exp(d.sigma * r.NormFloat64())
+		// Box and Muller: two even numbers make one of the normal distribution.
+		u1, u2 := unit(mix(number, 1)), unit(mix(number, 2))
+		v *= math.Exp(d.sigma * math.Sqrt(-2*math.Log(1-u1)) * math.Cos(2*math.Pi*u2))
 	}
 	return max(1, int(math.Round(min(v, math.MaxInt32))))
 }
+
+// mix makes one number of two that has nothing to do with either: the
+// finaliser of splitmix64.
+func mix(a, b uint64) uint64 {
+	x := a ^ b*0x9e3779b97f4a7c15
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// unit is a number from 0 up to 1.
+func unit(x uint64) float64 { return float64(x>>11) / (1 << 53) }

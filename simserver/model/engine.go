@@ -14,8 +14,17 @@
 // times the slowness of the moment (faults, other engines on the device). So n
 // streams decode at Decode/(1+BatchSlowdown·(n-1)) each, a long prompt stalls
 // the other streams for a batch, and who gets a slot in the middle of a batch is
-// worked on from the next one. The first token comes with the end of the prompt; an answer of N
-// tokens is N-1 decoding batches long.
+// worked on from the next one. The first token comes with the end of the prompt;
+// an answer of N tokens is N-1 decoding batches long. Who needs no word of each
+// token has these done in one go: Config.Milestones.
+//
+// # What the engines do differently
+//
+// The prompt cache and the choice of the slot (promptCache), who is loaded when
+// and who waits for it (Engine.schedule, runner.rest), whom a queue turns away
+// (runner.full) and in which order it serves (runner.turn), and when a departed
+// client is noticed (Engine.Leave). The tests named TestRecorded… hold this
+// against what was recorded of real ones.
 //
 // # Work in hand
 //
@@ -49,6 +58,7 @@ type Engine struct {
 	faultEpoch int
 	script     []TimedFault
 
+	pending    []*Work   // waits for a model to be loaded
 	departed   []*Work   // left, not yet noticed
 	lastResult time.Time // llama.cpp: when any task last gave a result
 	requests   int
@@ -67,6 +77,7 @@ func New(cfg Config, script []TimedFault, now time.Time) *Engine {
 		byName: make(map[string]*runner),
 	}
 	e.seed()
+	e.cfg.Device.engines++
 	for i, name := range cfg.Models {
 		if cfg.Kind == Ollama {
 			name = canonical(name)
@@ -104,15 +115,18 @@ func (e *Engine) boot(at time.Time) {
 		e.loaded = at.Add(e.cfg.LoadTime)
 	}
 	for _, r := range e.runners {
-		r.boot()
+		r.boot(e.loaded)
 	}
 }
 
 // crash ends everything there is.
 func (e *Engine) crash(at time.Time) {
+	for len(e.pending) > 0 {
+		e.end(e.pending[0], EndLost, at)
+	}
 	for _, r := range e.runners {
 		r.each(func(w *Work) { e.end(w, EndLost, at) })
-		r.boot()
+		r.boot(at)
 	}
 	e.departed = e.departed[:0]
 }
@@ -134,13 +148,13 @@ func (e *Engine) Submit(now time.Time, req Request) (*Work, *Rejection) {
 		}
 	}
 	e.nextID++
-	w := newWork(e.nextID, req, now)
+	w := newWork(e.nextID, req, e.cfg.OutputSeed, now)
 	w.runner, w.Model = r, r.name
 	w.Struck, w.epoch, w.Garbage = struck, e.faultEpoch, struck == FaultGarbage
 	if rej := r.fit(w); rej != nil {
 		return nil, rej
 	}
-	if r.full() {
+	if r.full(w) {
 		return nil, &Rejection{Kind: RejectQueueFull}
 	}
 	r.accept(w)
@@ -186,11 +200,12 @@ func (e *Engine) find(name string) *runner {
 }
 
 // Remember tells the prompt cache that a text is there for reuse: a finished
-// answer with its prompt, so that the conversation's next turn finds both.
+// answer with its prompt, so that the conversation's next turn finds both. The
+// engine keeps parts.
 func (e *Engine) Remember(now time.Time, w *Work, parts []Part) {
 	e.run(now)
-	if e.fault.Kind != FaultCrash && w.End != EndLost && !w.Request.NoCache {
-		w.runner.cache.insert(parts)
+	if e.fault.Kind != FaultCrash && w.End == EndDone {
+		w.runner.cache.remember(w, parts)
 	}
 }
 
@@ -231,6 +246,9 @@ func (e *Engine) run(now time.Time) {
 			at = e.now
 		}
 		e.now = at
+		for _, r := range e.runners {
+			r.reveal(at)
+		}
 		e.turnFault(at)
 		for _, r := range e.runners {
 			r.fire(at)
@@ -241,10 +259,14 @@ func (e *Engine) run(now time.Time) {
 	if now.After(e.now) {
 		e.now = now
 	}
+	for _, r := range e.runners {
+		r.book(e.now)
+	}
 }
 
 // settle starts what can start.
 func (e *Engine) settle(at time.Time) {
+	e.schedule(at)
 	for _, r := range e.runners {
 		r.settle(at)
 	}
@@ -269,7 +291,7 @@ func (e *Engine) end(w *Work, how End, at time.Time) {
 	if how == EndDone && w.Left.IsZero() {
 		r.stats.Completed++
 	}
-	r.unwait(w)
+	e.unwait(w)
 	e.forget(w)
 	e.emit(Event{Kind: Finished, At: at, Work: w})
 }

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -30,10 +31,12 @@ const (
 )
 
 // Fault is one fault with its parameters; those that its kind does not know
-// are ignored. A fault strikes requests as they arrive, and those it holds back
-// (hang, hang-after-headers, stall) go on when it is over. Stall and cut strike
-// what already runs, too, unless they have a rate; slow and cpu change the speed
-// of everything from the next batch on.
+// are ignored, but for a rate where there is no share to be had: refuse, cpu,
+// crash and runner-crash are the whole server's. A fault strikes requests as they arrive, and
+// those it holds back (hang, hang-after-headers, stall) go on when it is over.
+// Stall and cut strike what already runs, too, unless they have a rate. Slow and
+// cpu change the speed of everything from the next batch on; slow with a rate
+// that of the batches with a request that was struck.
 type Fault struct {
 	Kind        FaultKind
 	For         time.Duration // 0: until it is replaced
@@ -77,6 +80,9 @@ func (f Fault) Check() (Fault, error) {
 	default:
 		return f, fmt.Errorf("fault %q: want none, refuse, reset, error, busy, loading, slow, hang, hang-after-headers, stall, cut, empty, garbage, cpu, crash or runner-crash", f.Kind)
 	}
+	if f.Rate > 0 && f.Rate < 1 && slices.Contains([]FaultKind{FaultRefuse, FaultCPU, FaultCrash, FaultRunnerCrash}, f.Kind) {
+		return f, fmt.Errorf("fault %s: rate %g: it is the whole server's: want none; reset, error, busy, slow, hang, stall, cut and empty have one", f.Kind, f.Rate)
+	}
 	if f.For < 0 || f.RetryAfter < 0 || f.AfterTokens < 0 || f.Rate < 0 || f.Rate > 1 || f.Factor < 0 || math.IsInf(f.Factor, 0) || math.IsNaN(f.Factor+f.Rate) {
 		return f, fmt.Errorf("fault %s: negative or impossible parameter: want for, retry_after, after_tokens and factor of at least 0, rate from 0 to 1", f.Kind)
 	}
@@ -84,8 +90,10 @@ func (f Fault) Check() (Fault, error) {
 }
 
 // perRequest tells the faults that strike single requests as they arrive.
-func (k FaultKind) perRequest() bool {
-	switch k {
+func (f *Fault) perRequest() bool {
+	switch f.Kind {
+	case FaultSlow:
+		return f.Rate > 0
 	case FaultReset, FaultError, FaultBusy, FaultLoading, FaultHang, FaultHangAfterHeaders,
 		FaultStall, FaultCut, FaultEmpty, FaultGarbage:
 		return true
@@ -96,31 +104,48 @@ func (k FaultKind) perRequest() bool {
 // SetFault replaces the fault that is active; f has passed Check.
 func (e *Engine) SetFault(now time.Time, f Fault) {
 	e.run(now)
-	e.setFault(now, f)
-	e.settle(now)
+	e.setFault(e.now, f)
+	e.settle(e.now)
 }
 
 func (e *Engine) setFault(at time.Time, f Fault) {
 	wasDown := e.fault.Kind == FaultCrash
+	kind := f.Kind
+	if kind == FaultRunnerCrash {
+		f = Fault{Kind: FaultNone} // over at once
+	}
 	e.fault, e.faultEnds = f, time.Time{}
 	e.faultEpoch++ // requests held by the old one go on
 	if f.For > 0 {
 		e.faultEnds = at.Add(f.For)
 	}
+	for _, r := range e.runners {
+		r.cut()
+	}
 	switch {
 	case f.Kind == FaultCrash:
 		e.crash(at)
-	case f.Kind == FaultRunnerCrash:
-		e.fault, e.faultEnds = Fault{Kind: FaultNone}, time.Time{}
-		e.crashRunners(at)
 	case wasDown:
 		e.boot(at)
-	case (f.Kind == FaultStall || f.Kind == FaultCut) && f.Rate == 0:
-		for _, r := range e.runners { // these meet what runs already, too
-			r.each(func(w *Work) { w.Struck, w.epoch = f.Kind, e.faultEpoch })
+	case kind == FaultRunnerCrash && e.cfg.Kind == Ollama:
+		for _, r := range e.runners {
+			r.die(at)
 		}
+	case (f.Kind == FaultStall || f.Kind == FaultCut) && f.Rate == 0:
+		e.strikeAll(f.Kind)
 	}
 	e.emit(Event{Kind: FaultChanged, At: at, Fault: f.Kind})
+}
+
+// strikeAll lets a fault meet what is in hand, too.
+func (e *Engine) strikeAll(k FaultKind) {
+	strike := func(w *Work) { w.Struck, w.epoch = k, e.faultEpoch }
+	for _, r := range e.runners {
+		r.each(strike)
+	}
+	for _, w := range e.pending {
+		strike(w)
+	}
 }
 
 // Fault gives the fault that is active.
@@ -131,20 +156,19 @@ func (e *Engine) Fault(now time.Time) Fault {
 
 // strike says whether a request that arrives now meets the active fault.
 func (e *Engine) strike() FaultKind {
-	k := e.fault.Kind
-	if !k.perRequest() {
+	f := &e.fault
+	if !f.perRequest() || f.Rate > 0 && e.rng.Float64() >= f.Rate {
 		return FaultNone
 	}
-	if e.fault.Rate > 0 && e.rng.Float64() >= e.fault.Rate {
-		return FaultNone
-	}
-	return k
+	return f.Kind
 }
 
-// slowness is the factor by which everything takes longer.
-func (e *Engine) slowness() float64 {
-	if e.fault.Kind == FaultSlow || e.fault.Kind == FaultCPU {
-		return e.fault.Factor
+// slowness is the factor by which something takes longer, for a batch with or
+// without a request that the fault has struck.
+func (e *Engine) slowness(struck bool) float64 {
+	f := &e.fault
+	if f.Kind == FaultCPU || f.Kind == FaultSlow && (f.Rate == 0 || struck) {
+		return f.Factor
 	}
 	return 1
 }

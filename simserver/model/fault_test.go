@@ -39,16 +39,59 @@ func TestFaultsThatAnswerAtOnce(t *testing.T) {
 	require.Equal(t, 1, st.MaxInHand, "R1: what was not taken was never in hand")
 }
 
+// Each fault that strikes single requests does so with the share that it is
+// told; the others go on as if there were none.
 func TestFaultRate(t *testing.T) {
+	met := map[FaultKind]func(*Work, *Rejection) bool{
+		FaultReset:            func(_ *Work, rej *Rejection) bool { return rej != nil && rej.Kind == RejectReset },
+		FaultError:            func(_ *Work, rej *Rejection) bool { return rej != nil && rej.Kind == RejectError },
+		FaultBusy:             func(_ *Work, rej *Rejection) bool { return rej != nil && rej.Kind == RejectBusy },
+		FaultLoading:          func(_ *Work, rej *Rejection) bool { return rej != nil && rej.Kind == RejectLoading },
+		FaultHang:             func(w *Work, _ *Rejection) bool { return w.Started.IsZero() },
+		FaultHangAfterHeaders: func(w *Work, _ *Rejection) bool { return w.End == Running && w.Generated() == 0 },
+		FaultStall:            func(w *Work, _ *Rejection) bool { return w.End == Running && w.Generated() == 1 },
+		FaultCut:              func(w *Work, _ *Rejection) bool { return w.End == EndCut },
+		FaultEmpty:            func(w *Work, _ *Rejection) bool { return w.End == EndEmpty },
+		FaultGarbage:          func(w *Work, _ *Rejection) bool { return w.Garbage },
+		FaultSlow:             func(w *Work, _ *Rejection) bool { return w.Ended.Sub(w.Arrived) > 500*time.Millisecond },
+	}
+	for kind, is := range met {
+		w := newWorld(t, with(func(c *Config) { c.Slots, c.Output, c.Context = 250, Fixed(3), 100_000 }))
+		w.fault(Fault{Kind: kind, Rate: 0.3, AfterTokens: 1, Factor: 10})
+		n := 0
+		for i := range 500 {
+			w.until(time.Duration(i+1) * 10 * sec)
+			work, rej := w.Submit(w.now, Request{Stream: true, Prompts: [][]Part{{{Hash: uint64(i), Tokens: 10}}}})
+			w.until(time.Duration(i+1)*10*sec + 5*sec)
+			switch {
+			case is(work, rej):
+				n++
+			default:
+				require.Nil(t, rej, kind)
+				require.Equal(t, EndDone, work.End, kind)
+				near(t, 210*time.Millisecond, work.Ended.Sub(work.Arrived), 1, string(kind))
+			}
+		}
+		require.InDelta(t, 150, n, 45, kind)
+	}
+}
+
+// Struck requests slow down the batches that they are in, and with them those
+// beside them.
+func TestFaultSlowWithARate(t *testing.T) {
 	w := newWorld(t, base)
-	w.fault(Fault{Kind: FaultError, Rate: 0.3})
-	failed := 0
-	for range 2000 {
-		if _, rej := w.Submit(w.now, Request{Prompts: [][]Part{{{Hash: 1, Tokens: 1}}}}); rej != nil {
-			failed++
+	w.fault(Fault{Kind: FaultSlow, Factor: 5, Rate: 0.5})
+	for struck := false; !struck; {
+		begin := w.now.Sub(w.start)
+		work := w.ask(100)
+		struck = work.Struck == FaultSlow
+		w.drain()
+		if struck {
+			near(t, 5*4100*time.Millisecond, w.done[work]-begin, 1, "struck")
+		} else {
+			near(t, 4100*time.Millisecond, w.done[work]-begin, 1, "not struck")
 		}
 	}
-	require.InDelta(t, 600, failed, 70)
 }
 
 func TestFaultHangHoldsUntilItIsOver(t *testing.T) {
@@ -174,20 +217,76 @@ func TestFaultCrashWhileLoading(t *testing.T) {
 	near(t, 5*sec, w.begun[again], 1, "loaded from the beginning")
 }
 
+// Crash for 5 s, then loading for 10 s, then slow x3 for 30 s: to the
+// nanosecond, with every engine.
 func TestFaultScript(t *testing.T) {
-	w := newWorld(t, base,
-		TimedFault{At: 2 * sec, Fault: Fault{Kind: FaultCrash, For: 5 * sec}},
-		TimedFault{At: 7 * sec, Fault: Fault{Kind: FaultLoading, For: 10 * sec}},
-		TimedFault{At: 17 * sec, Fault: Fault{Kind: FaultSlow, Factor: 3, For: 30 * sec}})
-	for _, want := range []struct {
-		at   time.Duration
-		kind FaultKind
-	}{{sec, FaultNone}, {2 * sec, FaultCrash}, {6 * sec, FaultCrash}, {7 * sec, FaultLoading}, {16 * sec, FaultLoading}, {17 * sec, FaultSlow}, {46 * sec, FaultSlow}, {47 * sec, FaultNone}} {
-		w.until(want.at)
-		require.Equal(t, want.kind, w.Fault(w.now).Kind, want.at)
+	for _, kind := range allKinds {
+		w := newWorld(t, with(func(c *Config) { c.Kind, c.Models = kind, []string{"m"} }),
+			TimedFault{At: 10 * sec, Fault: Fault{Kind: FaultCrash, For: 5 * sec}},
+			TimedFault{At: 15 * sec, Fault: Fault{Kind: FaultLoading, For: 10 * sec}},
+			TimedFault{At: 25 * sec, Fault: Fault{Kind: FaultSlow, Factor: 3, For: 30 * sec}})
+		w.until(5 * sec)
+		before := w.ask(100, m)
+		w.until(9 * sec)
+		lost := w.ask(100, m)
+		w.until(10*sec - 1)
+		require.Equal(t, EndDone, before.End)
+		require.Equal(t, Running, lost.End)
+		for _, r := range []struct {
+			at   time.Duration
+			kind RejectKind
+		}{{10 * sec, RejectDown}, {15*sec - 1, RejectDown}, {15 * sec, RejectLoading}, {25*sec - 1, RejectLoading}} {
+			w.until(r.at)
+			require.Equal(t, r.kind, w.reject().Kind, "%s", r.at)
+		}
+		w.until(25 * sec)
+		slow := w.ask(100, m)
+		w.until(53 * sec)
+		both := w.ask(100, m)
+		w.drain()
+		require.Equal(t, EndLost, lost.End)
+		require.Equal(t, 9*sec+100*time.Millisecond, w.done[before])
+		require.Equal(t, 10*sec, w.done[lost])
+		require.Equal(t, 25*sec+3*4100*time.Millisecond, w.done[slow])
+		// 0.3 s for the prompt and for each of six tokens more, the last of which
+		// begins at 54.8 s; then 34 at the full speed.
+		require.Equal(t, 53*sec+2100*time.Millisecond+3400*time.Millisecond, w.done[both])
+
+		var turns []moment
+		for _, ev := range w.log {
+			if ev.Kind == FaultChanged {
+				turns = append(turns, moment{ev.At.Sub(w.start), ev.Fault})
+			}
+		}
+		require.Equal(t, []moment{
+			{10 * sec, FaultCrash},
+			{15 * sec, FaultNone},
+			{15 * sec, FaultLoading},
+			{25 * sec, FaultNone},
+			{25 * sec, FaultSlow},
+			{55 * sec, FaultNone},
+		}, turns)
 	}
-	_, planned := w.Next()
-	require.False(t, planned)
+}
+
+type moment struct {
+	at   time.Duration
+	kind FaultKind
+}
+
+// A script goes on under faults that are set at run time: each replaces the one
+// before.
+func TestFaultScriptAndRunTime(t *testing.T) {
+	w := newWorld(t, base, TimedFault{At: 10 * sec, Fault: Fault{Kind: FaultBusy, For: 5 * sec}})
+	w.until(9 * sec)
+	w.fault(Fault{Kind: FaultError, For: 20 * sec})
+	require.Equal(t, RejectError, w.reject().Kind)
+	w.until(10 * sec)
+	require.Equal(t, RejectBusy, w.reject().Kind)
+	w.until(15 * sec)
+	w.ask(1)
+	w.drain()
+	require.Equal(t, FaultNone, w.Fault(w.now).Kind, "not the one from before")
 }
 
 func TestFaultCheck(t *testing.T) {
@@ -198,6 +297,10 @@ func TestFaultCheck(t *testing.T) {
 		{Kind: FaultBusy, Status: 500},
 		{Kind: FaultSlow, Factor: -1, For: -1},
 		{Kind: FaultError, Rate: 2},
+		{Kind: FaultCrash, Rate: 0.5},
+		{Kind: FaultRunnerCrash, Rate: 0.5},
+		{Kind: FaultRefuse, Rate: 0.5},
+		{Kind: FaultCPU, Rate: 0.5},
 		{Kind: FaultStall, AfterTokens: -1},
 		{Kind: FaultBusy, RetryAfter: -1},
 	} {

@@ -185,42 +185,6 @@ func TestALongPromptStallsTheOthersForABatch(t *testing.T) {
 	require.InDelta(t, 5.3, (w.first[long] - 5*sec).Seconds(), 0.11)
 }
 
-func TestPromptCache(t *testing.T) {
-	part := func(h uint64, n int) Part { return Part{Hash: h, Tokens: n} }
-	prompt := func(parts ...Part) func(*Request) {
-		return func(r *Request) { r.Prompts = [][]Part{parts} }
-	}
-	w := newWorld(t, with(func(c *Config) { c.CacheTokens = 1000 }))
-	a := w.ask(0, prompt(part(1, 300), part(2, 200)))
-	w.drain()
-	require.Zero(t, a.Tasks[0].Cached)
-
-	again := w.ask(0, prompt(part(1, 300), part(2, 200)))
-	at := w.now
-	w.drain()
-	require.Equal(t, 499, again.Tasks[0].Cached, "one token is always processed")
-	near(t, sec/1000, w.start.Add(w.first[again]).Sub(at), 1, "time to first token")
-
-	turn := w.ask(0, prompt(part(1, 300), part(3, 400)))
-	w.drain()
-	require.Equal(t, 300, turn.Tasks[0].Cached, "the shared prefix")
-
-	none := w.ask(0, prompt(part(9, 300), part(8, 200)))
-	w.drain()
-	require.Zero(t, none.Tasks[0].Cached, "a part counts only behind its prefix")
-
-	old := w.ask(0, prompt(part(1, 300), part(2, 200)))
-	w.drain()
-	require.Equal(t, 300, old.Tasks[0].Cached, "the end of the oldest prompt was dropped first")
-
-	// The next turn of a conversation finds the answer, too.
-	w.Remember(w.now, old, []Part{part(1, 300), part(2, 200), part(5, 50)})
-	next := w.ask(0, prompt(part(1, 300), part(2, 200), part(5, 50), part(6, 10)))
-	w.drain()
-	require.Equal(t, 550, next.Tasks[0].Cached)
-	require.Equal(t, 499+300+300+550, w.Stats(w.now).CachedTokens)
-}
-
 func TestOutputUpToTheMaximum(t *testing.T) {
 	w := newWorld(t, with(func(c *Config) { c.Context = 120 }))
 	short := w.ask(10, func(r *Request) { r.Max = 5 })
@@ -232,6 +196,15 @@ func TestOutputUpToTheMaximum(t *testing.T) {
 	require.True(t, short.Tasks[0].Limited)
 	require.False(t, free.Tasks[0].Limited)
 	require.True(t, full.Tasks[0].Limited, "the context is full")
+
+	// Ollama goes on when the context is full. As recorded: a prompt longer than
+	// it, prompt_eval_count 4096, num_predict 4, eval_count 4.
+	w = newWorld(t, ollama(func(c *Config) { c.Context, c.Output = 4096, Fixed(5000) }))
+	over := w.ask(6018, m, func(r *Request) { r.Max = 4 })
+	long := w.ask(4000, m)
+	w.drain()
+	require.Equal(t, []int{4096, 4}, []int{over.Tasks[0].Prompt, over.Generated()})
+	require.Equal(t, 5000, long.Generated())
 }
 
 func TestDistributions(t *testing.T) {
@@ -244,11 +217,10 @@ func TestDistributions(t *testing.T) {
 		_, err := ParseDist(s)
 		require.Error(t, err, s)
 	}
-	e := New(with(func(c *Config) { c.Output = LogNormal(200, 0.8); c.Seed = 3 }), nil, time.Time{})
 	var logs, squares float64
 	const n = 20000
-	for range n {
-		l := math.Log(float64(e.cfg.Output.draw(e.rng)))
+	for i := range uint64(n) {
+		l := math.Log(float64(LogNormal(200, 0.8).Draw(mix(3, i))))
 		logs += l
 		squares += l * l
 	}

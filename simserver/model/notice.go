@@ -36,6 +36,7 @@ func (e *Engine) Leave(now time.Time, w *Work) {
 	if w.Request.Detached {
 		return
 	}
+	w.runner.cut()
 	w.notice = e.noticeModeOf(w, now)
 	e.departed = append(e.departed, w)
 	if w.notice == noticeBatch && !w.inBatch() {
@@ -51,7 +52,7 @@ func (e *Engine) noticeModeOf(w *Work, now time.Time) noticeMode {
 		w.due = now.Add(max(e.cfg.Notice, 0))
 		return noticeTimed
 	case e.cfg.Kind == Ollama:
-		w.due = now.Add(ollamaNoticeMin + time.Duration(e.rng.Int64N(int64(ollamaNoticeVar))))
+		w.due = now.Add(e.cfg.scaled(ollamaNoticeMin + time.Duration(e.rng.Int64N(int64(ollamaNoticeVar)))))
 		return noticeTimed
 	case e.cfg.Kind != LlamaCpp:
 		return noticeBatch
@@ -84,8 +85,9 @@ func (e *Engine) noticeAt(w *Work) time.Time {
 		if e.lastResult.After(base) {
 			base = e.lastResult
 		}
-		seconds := max(1, (w.Left.Sub(base)+llamaQuiet-1)/llamaQuiet)
-		return base.Add(seconds * llamaQuiet)
+		quiet := e.cfg.scaled(llamaQuiet)
+		looks := max(1, (w.Left.Sub(base)+quiet-1)/quiet)
+		return base.Add(looks * quiet)
 	}
 	return time.Time{}
 }
@@ -100,6 +102,7 @@ func (e *Engine) noticeDue(at time.Time) {
 		if w.notice == noticeQuiet && w.inBatch() {
 			// It is told off now; the slot stays taken until the batch has ended.
 			w.notice = noticeBatch
+			w.runner.cut()
 			e.emit(Event{Kind: Noticed, At: at, Work: w})
 			continue
 		}

@@ -1,8 +1,12 @@
 package model
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
-// residency is whether a model is in memory. Only Ollama's change.
+// residency is whether a model is in memory. Ollama's come and go; llama.cpp's
+// is absent while it sleeps; the others' are always resident.
 type residency uint8
 
 const (
@@ -12,9 +16,10 @@ const (
 )
 
 // needsLoad reports whether the work must wait for the model: it is not there,
-// or there with another context size, or others wait for that already.
+// or there with another context size. While it is there as wanted no other who
+// waits is before it.
 func (r *runner) needsLoad(w *Work) bool {
-	return r.state != resident || len(r.waiting) > 0 || r.wanted(w) != r.context
+	return r.state != resident || r.wanted(w) != r.context
 }
 
 func (r *runner) wanted(w *Work) int {
@@ -24,52 +29,141 @@ func (r *runner) wanted(w *Work) int {
 	return r.e.cfg.Context
 }
 
-// load begins to load the model for the first that waits, once nothing runs.
-func (r *runner) load(at time.Time) {
-	if len(r.waiting) == 0 || r.state == loading || r.busy() {
-		return
+// schedule is Ollama's loop over those who wait for a load (server/sched.go,
+// processPending): one at a time for the whole server, in order, and the first
+// of them may have to wait until a model that is in its way has nothing left
+// to do. Requests for a model that is resident as they want it do not come
+// here (GetRunner): they go past those who wait, even when these wait for that
+// very model to end. As recorded: A streams with a context of 4096, B wants
+// 2048 and waits for A, C comes after B, wants 4096 and is served at once.
+func (e *Engine) schedule(at time.Time) {
+	for len(e.pending) > 0 {
+		w := e.pending[0]
+		r := w.runner
+		switch {
+		case r.state == resident && !r.needsLoad(w):
+			e.pending = e.pending[1:]
+			r.waits--
+			w.Load = at.Sub(w.Arrived)
+			r.enqueue(w)
+		case e.anyLoading():
+			return
+		default:
+			if v := e.inTheWay(r); v != nil {
+				if !v.retire() {
+					return
+				}
+				continue
+			}
+			r.load(at, r.wanted(w))
+		}
 	}
-	r.state, r.context = loading, r.wanted(r.waiting[0])
-	r.readyAt = at.Add(time.Duration(float64(r.e.cfg.LoadTime) * r.e.slowness()))
+	e.pending = nil
+}
+
+func (e *Engine) anyLoading() bool {
+	return slices.ContainsFunc(e.runners, func(r *runner) bool { return r.state == loading })
+}
+
+// inTheWay is the model that has to go before r can be loaded, if any: r itself
+// with another context size, or, if there are as many as there may be, an idle
+// one, of these the one that would stay the shortest, else a busy one.
+func (e *Engine) inTheWay(r *runner) *runner {
+	if r.state == resident {
+		return r
+	}
+	var way *runner
+	n := 0
+	for _, o := range e.runners {
+		if o.state != resident {
+			continue
+		}
+		n++
+		switch {
+		case way == nil, way.busy() && !o.busy():
+			way = o
+		case way.busy() == o.busy() && uint64(o.keepAlive) < uint64(way.keepAlive): // negative: for ever
+			way = o
+		}
+	}
+	if e.cfg.Kind != Ollama || n < e.cfg.MaxLoaded {
+		return nil
+	}
+	return way
+}
+
+// retire unloads a model; false: it is busy and goes when it is not.
+func (r *runner) retire() bool {
+	if r.busy() {
+		r.keepAlive = 1
+		return false
+	}
+	r.unload()
+	return true
+}
+
+func (r *runner) unload() {
+	r.stop()
+	r.state, r.expires = absent, time.Time{}
+	r.cache = newCache(&r.e.cfg)
+}
+
+// load begins to load the model.
+func (r *runner) load(at time.Time, context int) {
+	r.state, r.context, r.keepAlive = loading, context, r.e.cfg.KeepAlive
+	r.readyAt = at.Add(time.Duration(float64(r.e.cfg.LoadTime) * r.e.slowness(false)))
 	r.expires = time.Time{}
 	if !r.readyAt.After(at) {
 		r.ready(at)
 	}
 }
 
-// ready lets in those who waited for the model as it is now loaded.
+// ready is when the model has been loaded; schedule lets in who waited.
 func (r *runner) ready(at time.Time) {
 	r.state = resident
-	r.cache = newCache(r.e.cfg.CacheTokens)
-	for len(r.waiting) > 0 && r.wanted(r.waiting[0]) == r.context {
-		w := r.waiting[0]
-		r.waiting = r.waiting[1:]
-		w.Load = at.Sub(w.Arrived)
-		r.enqueue(w)
+	r.rest(at)
+}
+
+// unwait takes ended work out of those who wait for a load. If it was loaded
+// for, Ollama gives that up ("client connection closed before server finished
+// loading, aborting load").
+func (e *Engine) unwait(w *Work) {
+	i := slices.Index(e.pending, w)
+	if i < 0 {
+		return
+	}
+	e.pending = slices.Delete(e.pending, i, i+1)
+	w.runner.waits--
+	if i == 0 && w.runner.state == loading && e.cfg.Kind == Ollama {
+		w.runner.state = absent
 	}
 }
 
-// unwait takes ended work out of those who wait for the model.
-func (r *runner) unwait(w *Work) {
-	for i, o := range r.waiting {
-		if o == w {
-			r.waiting = append(r.waiting[:i:i], r.waiting[i+1:]...)
-			return
-		}
+// die ends a model's process and all that runs on it; Ollama's server lives on,
+// and the next request loads the model again.
+func (r *runner) die(at time.Time) {
+	if r.state != resident {
+		return
 	}
+	r.each(func(w *Work) { r.e.end(w, EndDied, at) })
+	r.boot(at)
 }
 
 // busy reports whether work runs or waits for a slot.
 func (r *runner) busy() bool { return r.free < len(r.slots) || r.live > 0 }
 
-// rest starts the time after which an idle model is unloaded.
+// rest starts the time after which an idle model is unloaded (Ollama), or the
+// engine sleeps (llama.cpp).
 func (r *runner) rest(at time.Time) {
-	if r.e.cfg.Kind != Ollama || r.state != resident || r.busy() {
+	if r.state != resident || r.busy() {
 		return
 	}
 	r.expires = time.Time{}
-	if r.keepAlive >= 0 {
+	switch c := &r.e.cfg; {
+	case c.Kind == Ollama && r.keepAlive >= 0:
 		r.expires = at.Add(r.keepAlive)
+	case c.Kind == LlamaCpp && c.SleepIdle > 0:
+		r.expires = at.Add(c.SleepIdle)
 	}
 }
 
@@ -94,7 +188,7 @@ func (r *runner) fire(at time.Time) {
 		r.finishBatch(at)
 	}
 	if due(r.expires) && r.state == resident && !r.busy() {
-		r.state, r.expires = absent, time.Time{}
+		r.unload()
 	}
 }
 
@@ -106,32 +200,29 @@ func (e *Engine) Unload(now time.Time, name string) bool {
 	if r == nil {
 		return false
 	}
-	switch {
-	case r.state != resident:
-	case r.busy():
-		r.keepAlive = 1 // a moment after the last one has ended
-	default:
-		r.state, r.expires = absent, time.Time{}
+	if r.state == resident {
+		r.retire()
 	}
 	return true
 }
 
-// crashRunners is the death of the processes that hold Ollama's models: what
-// they had in hand ends, the models are to be loaded again, and the server and
-// those who wait for a load stay.
-func (e *Engine) crashRunners(at time.Time) {
-	for _, r := range e.runners {
-		if e.cfg.Kind != Ollama || r.state != resident {
-			continue
-		}
-		waiting := r.waiting
-		r.waiting = nil
-		r.each(func(w *Work) { e.end(w, EndDied, at) })
-		r.waiting = waiting
-		r.state, r.expires = absent, time.Time{}
-		if !r.batchEnds.IsZero() {
-			r.batchEnds = time.Time{}
-			e.cfg.Device.computing--
-		}
+// Sleeping reports whether llama.cpp sleeps or is waking up: its /health and
+// /props answer, and say so; /metrics does not wake it.
+func (e *Engine) Sleeping(now time.Time) bool {
+	e.run(now)
+	return e.cfg.Kind == LlamaCpp && e.fault.Kind != FaultCrash && e.runners[0].state != resident
+}
+
+// Wake ends llama.cpp's sleep, as a request or a look at /slots does, and tells
+// when it is awake: now, if it is.
+func (e *Engine) Wake(now time.Time) time.Time {
+	e.run(now)
+	r := e.runners[0]
+	if e.cfg.Kind == LlamaCpp && r.state == absent {
+		r.load(e.now, e.cfg.Context)
 	}
+	if r.state == loading {
+		return r.readyAt
+	}
+	return e.now
 }

@@ -7,32 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// As recorded: 12 requests to a model that is not resident, a queue of 4.
-func TestOllamaQueueCountsOnlyWhoWaitsForALoad(t *testing.T) {
-	w := newWorld(t, ollama(func(c *Config) { c.Queue, c.LoadTime = 4, 2*sec }))
-	refused := 0
-	for i := range 12 {
-		w.until(time.Duration(i) * 10 * time.Millisecond)
-		_, rej := w.Submit(w.now, Request{Model: "m", Prompts: [][]Part{{{Hash: uint64(i), Tokens: 10}}}})
-		if rej != nil {
-			require.Equal(t, RejectQueueFull, rej.Kind)
-			refused++
-		}
-	}
-	require.Equal(t, 7, refused)
-	w.drain()
-	require.Equal(t, 5, w.Stats(w.now).Completed)
-
-	w = newWorld(t, ollama(func(c *Config) { c.Queue = 4 }))
-	w.ask(1, m)
-	w.until(10 * sec)
-	for range 10 {
-		w.ask(10, m) // none refused: there is no limit while it is resident
-	}
-	w.drain()
-	require.Equal(t, 11, w.Stats(w.now).Completed)
-}
-
 func TestOllamaLoadsOnFirstUse(t *testing.T) {
 	w := newWorld(t, ollama(func(c *Config) { c.LoadTime = 2 * sec; c.Models = []string{"m", "other"} }))
 	require.False(t, w.Models(w.now)[0].Resident)
@@ -84,27 +58,132 @@ func TestOllamaPreloadAndUnload(t *testing.T) {
 	require.False(t, w.Unload(w.now, "nope"))
 }
 
-// As recorded: B wants another context size while A runs; C, with A's, waits behind B.
-func TestOllamaReloadsForAnotherContextSize(t *testing.T) {
-	w := newWorld(t, ollama(func(c *Config) { c.LoadTime = sec }))
-	a := w.ask(100, m)
-	w.until(2 * sec)
-	b := w.ask(100, m, func(r *Request) { r.Context = 2048 })
-	c := w.ask(100, m)
-	w.until(30 * sec)
-	near(t, 5100*time.Millisecond, w.done[a], 1, "A ends undisturbed")
-	near(t, w.done[a]+sec, w.begun[b], 1, "then it is loaded anew for B")
-	near(t, w.done[b]+sec, w.begun[c], 1, "and again for C")
-	require.Equal(t, 8192, w.Models(w.now)[0].Context)
+// OLLAMA_MAX_LOADED_MODELS: an idle model makes room, of several the one that
+// would stay the shortest; with none idle the one to be loaded waits, and so do
+// those behind it that want a load, but nobody who finds his model there.
+func TestOllamaEvictsAModelForAnother(t *testing.T) {
+	w := newWorld(t, ollama(func(c *Config) { c.Models, c.MaxLoaded, c.LoadTime = []string{"a", "b", "c"}, 2, sec }))
+	there := func() (names []string) {
+		for _, v := range w.Models(w.now) {
+			if v.Resident {
+				names = append(names, v.Name)
+			}
+		}
+		return names
+	}
+	w.ask(10, model("a"), output(1))
+	w.ask(10, model("b"), output(1), func(r *Request) { r.KeepAlive = time.Minute })
+	w.until(10 * sec)
+	require.Equal(t, []string{"a:latest", "b:latest"}, there())
+	c := w.ask(10, model("c"), output(1))
+	require.Equal(t, []string{"a:latest"}, there(), "both are idle, and b would stay a minute only")
+	w.until(20 * sec)
+	near(t, 11*sec, w.begun[c], 1, "one second to load it")
+	require.Equal(t, []string{"a:latest", "c:latest"}, there())
+
+	busyA, busyC := w.ask(100, model("a")), w.ask(100, model("c"), output(101))
+	b := w.ask(100, model("b"))
+	again := w.ask(100, model("c"), output(1))
+	w.until(21 * sec)
+	require.Equal(t, EndDone, again.End, "its model is there: it does not wait behind b")
+	w.drain()
+	require.Less(t, w.done[busyA], w.done[busyC])
+	near(t, w.done[busyA]+sec, w.begun[b], 1, "the first model with nothing to do makes room")
 }
 
-func TestOllamaDepartureWhileTheModelLoads(t *testing.T) {
+func TestOllamaLoadsOneModelAtATime(t *testing.T) {
+	w := newWorld(t, ollama(func(c *Config) { c.Models, c.LoadTime = []string{"a", "b"}, sec }))
+	first, second := w.ask(10, model("a")), w.ask(10, model("b"))
+	w.until(500 * time.Millisecond)
+	require.False(t, w.Models(w.now)[1].Loading)
+	w.drain()
+	near(t, sec, w.begun[first], 1, "a")
+	near(t, 2*sec, w.begun[second], 1, "then b")
+}
+
+// Ollama's own log line is "client connection closed before server finished
+// loading, aborting load".
+func TestOllamaGivesUpALoadThatNobodyWaitsFor(t *testing.T) {
 	w := newWorld(t, ollama(func(c *Config) { c.LoadTime = 3 * sec }))
 	work := w.ask(100, m)
 	w.until(sec)
 	w.leave(work)
 	w.until(2 * sec)
 	require.Zero(t, w.Stats(w.now).InHand)
+	require.False(t, w.Models(w.now)[0].Loading)
 	w.until(4 * sec)
-	require.True(t, w.Models(w.now)[0].Resident, "the load goes on")
+	require.False(t, w.Models(w.now)[0].Resident)
+
+	left, stays := w.ask(100, m), w.ask(100, m)
+	w.until(5 * sec)
+	w.leave(left)
+	w.drain()
+	near(t, w.done[left]+3*sec, w.begun[stays], 1, "the next in the queue has it loaded from the beginning")
+}
+
+// Requests reach the queue of a busy model in no order that they came in, but
+// none is overtaken by one that came much later.
+func TestOllamaServesInNoFairOrder(t *testing.T) {
+	w := newWorld(t, ollama(func(c *Config) { c.Slots = 1 }))
+	w.ask(1, m)
+	w.until(sec)
+	var all []*Work
+	for range 10 {
+		all = append(all, w.ask(100, m, output(2)))
+	}
+	w.until(sec + ollamaJostle)
+	late := w.ask(100, m, output(2))
+	w.drain()
+	overtaken := false
+	for i, work := range all {
+		require.Less(t, w.begun[work], w.begun[late])
+		overtaken = overtaken || i > 0 && w.begun[work] < w.begun[all[i-1]]
+	}
+	require.True(t, overtaken)
+	require.Zero(t, w.Stats(w.now).InHand)
+}
+
+func TestOnlyOllamaHasAModelsProcess(t *testing.T) {
+	for _, kind := range []Kind{LlamaCpp, VLLM, OpenAI} {
+		w := newWorld(t, with(func(c *Config) { c.Kind, c.Models = kind, []string{"m"} }))
+		work := w.ask(100, m)
+		w.fault(Fault{Kind: FaultRunnerCrash})
+		w.drain()
+		require.Equal(t, EndDone, work.End, kind)
+	}
+}
+
+// llama.cpp with --sleep-idle-seconds.
+func TestLlamaCppSleeps(t *testing.T) {
+	w := newWorld(t, with(func(c *Config) { c.SleepIdle, c.LoadTime, c.CacheTokens = 4*sec, 200*time.Millisecond, 0 }))
+	same := func(r *Request) { r.Prompts = [][]Part{{{Hash: 7, Tokens: 100}}} }
+	w.until(sec)
+	first := w.ask(0, same)
+	w.until(6 * sec)
+	near(t, 5100*time.Millisecond, w.done[first], 1, "40 tokens after the prompt")
+	slept := w.done[first] + 4*sec
+	w.until(slept - 1)
+	require.False(t, w.Sleeping(w.now))
+	w.Polled(w.now)
+	w.until(slept)
+	require.True(t, w.Sleeping(w.now), "metrics neither put it off nor wake it")
+	w.Polled(w.now)
+	require.True(t, w.Sleeping(w.now))
+	require.False(t, w.Loading(w.now), "it answers, which one that loads does not")
+
+	w.until(20 * sec)
+	work := w.ask(0, same)
+	require.Equal(t, 1, w.Stats(w.now).InHand, "R1: it waits inside")
+	require.True(t, w.Sleeping(w.now))
+	w.until(30 * sec)
+	near(t, 20*sec+200*time.Millisecond, w.begun[work], 1, "waking takes as long as loading")
+	require.Equal(t, 200*time.Millisecond, work.Load)
+	require.Zero(t, work.Tasks[0].Cached, "its memory was given back, the prompt cache with it")
+
+	w.until(60 * sec)
+	require.True(t, w.Sleeping(w.now))
+	require.Equal(t, w.now.Add(200*time.Millisecond), w.Wake(w.now), "as a look at /slots does")
+	w.until(61 * sec)
+	require.False(t, w.Sleeping(w.now))
+	require.Equal(t, w.now, w.Wake(w.now))
 }

@@ -39,6 +39,14 @@ func (s *Stats) prompt(t *Task) {
 	s.CachedTokens += t.Cached
 }
 
+// token counts output tokens of one task.
+func (s *Stats) token(t *Task, n int) {
+	s.TokensGenerated += n
+	if !t.work.Left.IsZero() {
+		s.TokensWasted += n
+	}
+}
+
 // zombie counts the time a task held its slot for a client who had left.
 func (s *Stats) zombie(t *Task, at time.Time) {
 	from := t.work.Left
@@ -85,7 +93,7 @@ func (e *Engine) Reset(now time.Time) {
 	e.requests = 0
 	for _, r := range e.runners {
 		r.stats = Stats{Slots: r.stats.Slots, InHand: r.stats.InHand, MaxInHand: r.stats.InHand}
-		r.cache = newCache(e.cfg.CacheTokens)
+		r.cache = newCache(&e.cfg)
 	}
 	e.settle(e.now)
 }
@@ -125,7 +133,7 @@ func (e *Engine) Models(now time.Time) []ModelView {
 	views := make([]ModelView, len(e.runners))
 	for i, r := range e.runners {
 		v := ModelView{Name: r.name, Resident: r.state == resident, Loading: r.state == loading, Context: r.context}
-		v.Running, v.Queued = len(r.slots)-r.free, r.live+len(r.waiting)
+		v.Running, v.Queued = len(r.slots)-r.free, r.live+r.waits
 		if v.Resident && e.cfg.Kind == Ollama {
 			v.Expires = r.expires
 			if r.busy() && r.keepAlive >= 0 {

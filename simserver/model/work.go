@@ -8,7 +8,7 @@ type Request struct {
 	Prompts [][]Part // usually one; each is a task of its own
 	Copies  int      // answers wanted per prompt (n, best_of); 0: 1
 	Max     int      // most output tokens; 0: not said
-	Output  int      // exact output tokens (up to Max); 0: drawn from Config.Output
+	Output  int      // exact output tokens of each answer (up to Max); 0: drawn from Config.Output by the prompt
 	Stream  bool
 
 	NoOutput  bool          // embeddings, rerank: done when the prompt is processed
@@ -69,7 +69,8 @@ type Task struct {
 	Decoded   int // output tokens made
 	Target    int // output tokens there will be
 	Limited   bool
-	Slot      int // -1: in none
+	Slot      int    // -1: in none
+	Seed      uint64 // of what it answers: the same for the same prompt and OutputSeed
 	Started   time.Time
 	First     time.Time // the prompt was done, the first token made
 	Ended     time.Time
@@ -77,6 +78,7 @@ type Task struct {
 	work    *Work
 	parts   []Part
 	leader  *Task // the copy that processes the prompt for this one
+	turn    int64 // its place in the queue
 	queued  bool
 	ended   bool
 	inBatch bool
@@ -89,7 +91,7 @@ func (t *Task) prompting() bool { return t.Processed < t.Prompt }
 func (t *Task) Done() bool { return t.ended && t.Decoded >= t.Target }
 
 // newWork lays out the tasks of a request.
-func newWork(id int, req Request, now time.Time) *Work {
+func newWork(id int, req Request, seed uint64, now time.Time) *Work {
 	w := &Work{ID: id, Request: req, Arrived: now}
 	copies := max(req.Copies, 1)
 	n := max(len(req.Prompts), 1) * copies
@@ -104,6 +106,10 @@ func newWork(id int, req Request, now time.Time) *Work {
 			t.parts = req.Prompts[p]
 		}
 		t.Prompt = max(tokensOf(t.parts), 1)
+		t.Seed = mix(seed, uint64(i%copies))
+		if n := len(t.parts); n > 0 {
+			t.Seed = mix(t.Seed, t.parts[n-1].Hash)
+		}
 		if i%copies > 0 {
 			t.leader = &w.Tasks[i-i%copies]
 		}
@@ -139,8 +145,8 @@ type EventKind uint8
 // The events.
 const (
 	Started      EventKind = iota // the work's first task got its slot
-	Progress                      // a batch of its prompt is done, not yet the whole
-	Token                         // a task has one more output token
+	Progress                      // a batch of its prompt is done, not yet the whole; not with Milestones
+	Token                         // a task has one more output token; with Milestones: its first
 	TaskDone                      // one of its tasks ended
 	Finished                      // the work ended: see Work.End
 	Noticed                       // the engine noticed that the client had left; Finished follows when it has stopped

@@ -1,0 +1,122 @@
+package admission
+
+import "math"
+
+// lengths is what has been learned of how long answers are: a histogram whose
+// buckets grow by a quarter of an octave and whose old samples fade, so that it
+// follows a change within some lengthsMemory answers. Each bucket knows the sum
+// of its samples, so means are exact whatever the buckets' width.
+type lengths struct {
+	weight, sum [lengthBuckets]float64
+	// above[i] are the weight and sum of the buckets from i on.
+	aboveWeight, aboveSum [lengthBuckets + 1]float64
+	unit                  float64 // weight of the next sample
+	n                     int
+	stale                 bool // above is out of date
+}
+
+const (
+	lengthBuckets = 72  // up to 2^18 tokens
+	lengthsMemory = 256 // answers
+)
+
+func lengthBucket(tokens float64) int {
+	if tokens < 1 {
+		return 0
+	}
+	frac, exp := math.Frexp(tokens) // tokens = frac × 2^exp, frac in [½, 1)
+	q := 0
+	switch {
+	case frac >= 0.8408964152537145: // 2^(-1/4)
+		q = 3
+	case frac >= 0.7071067811865476:
+		q = 2
+	case frac >= 0.5946035575013605:
+		q = 1
+	}
+	return min(4*(exp-1)+q, lengthBuckets-1)
+}
+
+// add takes the length of an answer in.
+func (l *lengths) add(tokens int) {
+	if l.unit == 0 {
+		l.unit = 1
+	}
+	l.n++
+	l.unit *= 1 + 1.0/lengthsMemory
+	i := lengthBucket(float64(tokens))
+	l.weight[i] += l.unit
+	l.sum[i] += l.unit * float64(tokens)
+	l.stale = true
+	if l.unit > 1e9 {
+		for i := range l.weight {
+			l.weight[i] /= l.unit
+			l.sum[i] /= l.unit
+		}
+		l.unit = 1
+	}
+}
+
+func (l *lengths) tails() {
+	if !l.stale {
+		return
+	}
+	l.stale = false
+	for i := lengthBuckets - 1; i >= 0; i-- {
+		l.aboveWeight[i] = l.aboveWeight[i+1] + l.weight[i]
+		l.aboveSum[i] = l.aboveSum[i+1] + l.sum[i]
+	}
+}
+
+// mean is the expected length of an answer that has at most limit tokens.
+func (l *lengths) mean(limit int) float64 {
+	l.tails()
+	if limit <= 0 {
+		return l.aboveSum[0] / l.aboveWeight[0]
+	}
+	i := lengthBucket(float64(limit))
+	over := l.aboveWeight[i+1]
+	below := l.aboveSum[0] - l.aboveSum[i+1]
+	if w := l.weight[i]; w > 0 && l.sum[i] > w*float64(limit) {
+		below += w*float64(limit) - l.sum[i]
+	}
+	return (below + over*float64(limit)) / l.aboveWeight[0]
+}
+
+// rest is how many more tokens an answer is expected to have that has had so
+// many already, at most limit in all (0: no limit). Of one that is longer than
+// all that were seen, it is a quarter of what it has had.
+func (l *lengths) rest(had float64, limit int) float64 {
+	l.tails()
+	i := lengthBucket(had)
+	w, s := l.aboveWeight[i+1], l.aboveSum[i+1]
+	if l.weight[i] > 0 && l.sum[i] > l.weight[i]*had {
+		w, s = w+l.weight[i], s+l.sum[i]
+	}
+	more := had / 4
+	if w > 1e-9*l.aboveWeight[0] && w > 0 {
+		more = s/w - had
+	}
+	if limit > 0 {
+		more = min(more, max(0, float64(limit)-had))
+	}
+	return more
+}
+
+// quantile is the length, at most limit (0: no limit), that a share q of the
+// answers do not exceed, to the width of a bucket.
+func (l *lengths) quantile(q float64, limit int) float64 {
+	l.tails()
+	left := (1 - q) * l.aboveWeight[0]
+	v := 0.0
+	for i := lengthBuckets - 1; i >= 0; i-- {
+		if l.aboveWeight[i] > left {
+			v = l.sum[i] / l.weight[i]
+			break
+		}
+	}
+	if limit > 0 {
+		v = min(v, float64(limit))
+	}
+	return v
+}

@@ -1,0 +1,72 @@
+package admission
+
+import (
+	"math"
+	"time"
+)
+
+// margin calibrates the forecast wait of one class, so that the share of
+// promises kept converges to the target whatever the shape of service times
+// (R5): a forecast is multiplied by e^log. Each promise that was put to the
+// test moves log up by step × keep when it was broken and down by
+// step × (1 − keep) when it was kept, so it stands still on average only where
+// exactly keep of them are kept. That is adaptive conformal inference (Gibbs
+// and Candès, 2021, arXiv:2106.00170) on the ratio of the actual wait to the
+// forecast; it assumes nothing of how service times are distributed or drift.
+//
+// A promise's end is known only when those before it have been served. The
+// step is therefore the smaller the more wait: else the margin would run away
+// while it waits for the first sign that it has gone too far.
+type margin struct{ log float64 }
+
+const (
+	marginLeast, marginMost = -1.1, 3.0 // a third of the forecast to twenty times it
+	stepMost, stepLeast     = 0.03, 0.002
+	// tested is the part of the time it may wait from which on a forecast puts
+	// a promise to the test: those that wait less are kept whatever it says.
+	tested = 0.9
+	// changed is the ratio from which on a request's cost counts as another.
+	changed = 1.25
+)
+
+// stretch is the wait that a forecast one is to be taken for.
+func (m *margin) stretch(wait time.Duration) time.Duration {
+	return time.Duration(float64(wait) * math.Exp(m.log))
+}
+
+// learn takes in how a promise ended; waiting is how many others wait now.
+func (m *margin) learn(kept bool, keep float64, waiting int) {
+	step := min(max(1/float64(waiting+1), stepLeast), stepMost)
+	if kept {
+		m.log -= step * (1 - keep)
+	} else {
+		m.log += step * keep
+	}
+	m.log = min(max(m.log, marginLeast), marginMost)
+}
+
+// pledge is what was forecast when a request was accepted.
+type pledge struct {
+	tested bool    // the forecast put the promise to the test
+	work   float64 // slot-seconds
+}
+
+// pledge notes the forecast that a promise was made on.
+func (c *core) pledge(now time.Time, t *Ticket, f forecast) {
+	t.promised = true
+	room := t.ask.Deadline.Sub(now) - f.own()
+	t.pledge = pledge{tested: f.wait > 0 && f.wait <= room && float64(f.wait) >= tested*float64(room), work: t.work}
+}
+
+// calibrate lets the end of a promise teach its class's margin. One made at
+// speeds or lengths that have changed since teaches nothing: it would not be
+// made so today, and what has changed is in the forecast already.
+func (c *core) calibrate(now time.Time, t *Ticket, kept bool) {
+	if !t.pledge.tested || t.pledge.work <= 0 {
+		return
+	}
+	c.weigh(now, t)
+	if r := t.work / t.pledge.work; r <= changed && r >= 1/changed {
+		t.class.margin.learn(kept, c.cfg.Keep, c.q.ClassLen(t.class.index))
+	}
+}
