@@ -106,6 +106,15 @@ var setups = map[string]func(t *testing.T, o Options, x exchange) *Server{
 		o.APIKey, o.Embeddings = "sekret", true
 		return start(t, o)
 	},
+	"asleep": func(t *testing.T, o Options, _ exchange) *Server {
+		o.SleepIdle, o.LoadTime = time.Millisecond, 20*time.Millisecond
+		s := start(t, o)
+		until(t, "it sleeps", func() (asleep bool) {
+			s.do(func(now time.Time) { asleep = !s.model.Loading(now) && s.model.Sleeping(now, "") })
+			return asleep
+		})
+		return s
+	},
 	"queue full": func(t *testing.T, o Options, _ exchange) *Server { // five wait for a load: one is loaded for
 		o.LoadTime, o.Queue, o.Notice = time.Hour, 4, -1
 		s := start(t, o)

@@ -160,10 +160,14 @@ func faulted(rej *model.Rejection) problem {
 
 // writeJSON sends a whole answer.
 func (s *Server) writeJSON(w http.ResponseWriter, r *http.Request, status int, body []byte) {
-	h := w.Header()
-	s.face.headers(h, r, "")
+	s.face.headers(w.Header(), r, "")
+	s.writeBody(w, r, status, body)
+}
+
+// writeBody sends a whole answer whose headers are set.
+func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	if s.config.Kind != model.Ollama { // it leaves that to net/http, which sends a long body in chunks
-		h.Set("Content-Length", strconv.Itoa(len(body)))
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	}
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {

@@ -11,7 +11,7 @@ import (
 	"switchyard/simserver/model"
 )
 
-// llamaCppFace speaks as llama-server does, with one model.
+// llamaCppFace speaks as llama-server does, with one model or as a router.
 type llamaCppFace struct{ s *Server }
 
 const (
@@ -105,15 +105,26 @@ func (f *llamaCppFace) routes() []route {
 	if !f.s.opts.Reranking {
 		rerank = f.flagMissing("reranking", "--reranking")
 	}
+	props, models := f.ofModel(f.props), f.models
+	if f.router() {
+		models = f.routerModels
+		props = func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("model") == "" {
+				f.routerProps(w, r)
+				return
+			}
+			f.ofModel(f.props)(w, r)
+		}
+	}
 	return []route{
 		{get, "/health", false, f.health},
 		{get, "/v1/health", false, f.health},
-		{get, "/props", false, f.props},
-		{get, "/slots", false, f.slots},
+		{get, "/props", false, props},
+		{get, "/slots", false, f.ofModel(f.slots)},
 		{post, "/slots/", false, f.flagMissing("slots action", "--slot-save-path")},
-		{get, "/metrics", false, f.metrics},
-		{get, "/v1/models", false, f.models},
-		{get, "/models", false, f.models},
+		{get, "/metrics", false, f.ofModel(f.metrics)},
+		{get, "/v1/models", false, models},
+		{get, "/models", false, models},
 		{post, "/v1/chat/completions", true, chat},
 		{post, "/chat/completions", true, chat},
 		{post, "/v1/completions", true, f.work(parseCompletion, &llamaOpenAIForm{})},
@@ -170,7 +181,9 @@ func (f *llamaCppFace) tokens(say func([]byte, *tokenRequest) []byte) http.Handl
 			f.fail(w, r, f.bodyProblem(body, err))
 			return
 		}
-		f.s.writeJSON(w, r, http.StatusOK, say(nil, &q))
+		if _, ok := f.asked(w, r, q.Model); ok {
+			f.s.writeJSON(w, r, http.StatusOK, say(nil, &q))
+		}
 	}
 }
 
@@ -254,10 +267,8 @@ func (f *llamaCppFace) health(w http.ResponseWriter, r *http.Request) {
 	f.s.writeJSON(w, r, http.StatusOK, []byte(`{"status":"ok"}`))
 }
 
-func (f *llamaCppFace) name() string { return f.s.config.Models[0] }
-
-// work makes the handler of an inference path. The model's name is ignored; a
-// conversation id makes a stream resumable.
+// work makes the handler of an inference path. A conversation id makes a stream
+// resumable.
 func (f *llamaCppFace) work(parse func([]byte) (*ask, error), form form) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body := f.s.body(r)
@@ -273,7 +284,12 @@ func (f *llamaCppFace) work(parse func([]byte) (*ask, error), form form) http.Ha
 		case a.previous != "":
 			p = problem{status: http.StatusBadRequest, message: "llama.cpp does not support 'previous_response_id'."}
 		default:
-			a.name, a.store = f.name(), false
+			name, ok := f.asked(w, r, a.name)
+			if !ok {
+				f.s.count()
+				return
+			}
+			a.name, a.Model, a.store = name, name, false
 			a.Detached = a.Stream && r.Header.Get("X-Conversation-Id") != ""
 			f.s.infer(w, r, a, form)
 			return

@@ -48,6 +48,7 @@ func appendIDs(b []byte, ids []int64) []byte {
 
 // tokenRequest is the body of the paths around the tokenizer.
 type tokenRequest struct {
+	Model    string    `json:"model"`
 	Content  string    `json:"content"` // llama.cpp
 	Prompt   string    `json:"prompt"`  // vLLM
 	Tokens   []int64   `json:"tokens"`

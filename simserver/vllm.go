@@ -41,7 +41,7 @@ func (f *openAIFace) metrics(w http.ResponseWriter, r *http.Request) {
 	metric("prompt_tokens_total", "counter", "Number of prefill tokens processed.", float64(st.PromptTokens))
 	metric("generation_tokens_total", "counter", "Number of generation tokens processed.", float64(st.TokensGenerated))
 	f.headers(w.Header(), r, "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(b)
+	f.s.writeBody(w, r, http.StatusOK, b)
 }
 
 func (f *openAIFace) tokenize(w http.ResponseWriter, r *http.Request) {

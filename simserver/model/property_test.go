@@ -158,7 +158,7 @@ func (l *life) do(d deed) {
 		l.e.SetFault(l.now, d.fault)
 	case "poll":
 		if d.who%2 == 0 {
-			l.e.Wake(l.now)
+			l.e.Wake(l.now, "")
 		}
 		l.e.Polled(l.now)
 	case "wait":
