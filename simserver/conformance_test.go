@@ -2,91 +2,12 @@ package simserver
 
 import (
 	"encoding/json"
-	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
-
-// testdata/*.txt are exchanges with real servers, llama-server v0.4.0 and Ollama
-// v0.17.4, each under the title that it had when it was recorded. All are there
-// that a client or the gateway can meet, but for
-//   - what has no answer of its own to compare: how many are served or refused at
-//     once, when headers and tokens come, how soon a departure is noticed, which
-//     slot and how much of its cache a prompt gets, what a reload waits for. Those
-//     are tests of the model and of the timing (model/, departure_test.go);
-//   - SIGTERM and SIGKILL of the whole process: fault crash, fault_test.go;
-//   - the idle time and the hundred requests of a connection: face_test.go;
-//   - what Ollama v0.6.5 and v0.33.0-rc2 do in another way: only v0.17.4 is
-//     imitated. The differences of v0.6.5 are listed in TestRealEngineConformance
-//     (cmd/switchyard); v0.33 adds context_length, embedding_length and
-//     capabilities to /api/tags, calls an unknown model's error not_found_error
-//     and names it with its tag, has a role only in a stream's first delta and an
-//     empty one in the last, answers embeddings with 501 for a model that is not
-//     for them, and repeats llama.cpp's words when a prompt is too long.
-
-// exchange is one request and the answer that a real server gave.
-type exchange struct {
-	title        string
-	setup        string // what must be so before: a key of setups
-	method, path string
-	headers      []string
-	body         string
-	status       string
-	want         []string // headers of the answer
-	answer       string
-}
-
-// recorded is the answer of an exchange.
-func (x exchange) recorded() asked {
-	a := asked{status: x.status, header: http.Header{}, body: x.answer}
-	for _, h := range x.want {
-		name, value, _ := strings.Cut(h, ":")
-		if value = strings.TrimSpace(value); name == "Transfer-Encoding" {
-			a.transfer = value
-		} else {
-			a.header.Add(name, value)
-		}
-	}
-	return a
-}
-
-// exchanges reads a file of them: "==" a title, "!" a setup, ">" request line
-// and headers, ">>" its body, "<" status and headers, then the answer's body.
-func exchanges(t *testing.T, file string) (all []exchange) {
-	data, err := os.ReadFile(file)
-	require.NoError(t, err)
-	for _, section := range strings.Split("\n"+string(data), "\n== ")[1:] {
-		var x exchange
-		var answer []string
-		for i, line := range strings.Split(section, "\n") {
-			switch {
-			case i == 0:
-				x.title = line
-			case answer == nil && strings.HasPrefix(line, "! "):
-				x.setup = line[2:]
-			case answer == nil && strings.HasPrefix(line, ">> "):
-				x.body = line[3:]
-			case answer == nil && strings.HasPrefix(line, "> ") && x.method == "":
-				x.method, x.path, _ = strings.Cut(line[2:], " ")
-			case answer == nil && strings.HasPrefix(line, "> "):
-				x.headers = append(x.headers, line[2:])
-			case answer == nil && strings.HasPrefix(line, "< ") && x.status == "":
-				x.status = line[2:]
-			case answer == nil && strings.HasPrefix(line, "< "):
-				x.want = append(x.want, line[2:])
-			default:
-				answer = append(answer, line)
-			}
-		}
-		x.answer = strings.Join(answer, "\n")
-		all = append(all, x)
-	}
-	return all
-}
 
 // setups make what an exchange presumes, on a replica of its own.
 var setups = map[string]func(t *testing.T, o Options, x exchange) *Server{

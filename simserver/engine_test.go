@@ -158,7 +158,13 @@ func TestOllamaRunnerDies(t *testing.T) {
 			o.OutputTokens, o.LoadTime, o.Prefill, o.Decode = "fixed:4000", 10*time.Millisecond, 2000, 200
 			s := start(t, o)
 			answer := make(chan asked, 1)
-			go func() { answer <- request(t, s, "POST", path, x.body) }()
+			go func() {
+				a, err := exchange{method: "POST", path: path, body: x.body}.ask(s.front.addr)
+				if err != nil {
+					a.status = err.Error()
+				}
+				answer <- a
+			}()
 			until(t, "it is at work", func() bool {
 				st := s.Stats()
 				return st.TokensGenerated > 2 || path == "/v1/embeddings" && st.InHand == 1 && strings.Contains(request(t, s, "GET", "/api/ps", "").body, "tiny")

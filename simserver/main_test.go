@@ -1,9 +1,6 @@
 package simserver
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"io"
 	"net"
 	"net/http"
@@ -71,67 +68,4 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // until waits for something that other goroutines bring about.
 func until(t *testing.T, what string, ok func() bool) {
 	require.Eventually(t, ok, 20*time.Second, time.Millisecond, what)
-}
-
-// asked is an answer in the parts that exchanges are compared by.
-type asked struct {
-	status, transfer, body string
-	header                 http.Header
-}
-
-// askAs sends an exchange's request. It reads the raw headers, because the
-// client of net/http hides some.
-func askAs(t *testing.T, addr string, x exchange) asked {
-	c, err := net.Dial("tcp", addr)
-	require.NoError(t, err)
-	defer func() { _ = c.Close() }()
-	require.NoError(t, c.SetDeadline(time.Now().Add(3*time.Minute)))
-	head, length, body := "Host: 127.0.0.1", "Content-Length: "+itoa(len(x.body)), x.body
-	var expects bool
-	for _, h := range x.headers {
-		switch {
-		case strings.HasPrefix(h, "Host: "):
-			head = h + strings.TrimPrefix(head, "Host: 127.0.0.1")
-			continue
-		case h == "Transfer-Encoding: chunked":
-			length = h
-			body = strconv.FormatInt(int64(len(x.body)), 16) + "\r\n" + x.body + "\r\n0\r\n\r\n"
-			continue
-		case h == "Expect: 100-continue":
-			expects = true
-		case h == "Content-Encoding: gzip":
-			body = zip(t, x.body)
-			length = "Content-Length: " + itoa(len(body))
-		}
-		head += "\r\n" + h
-	}
-	in := bufio.NewReader(c)
-	_, err = io.WriteString(c, x.method+" "+x.path+" HTTP/1.1\r\n"+head+"\r\n"+length+"\r\n\r\n")
-	require.NoError(t, err)
-	if expects {
-		line, err := in.ReadString('\n')
-		require.NoError(t, err)
-		require.Equal(t, "HTTP/1.1 100 Continue\r\n", line)
-		_, err = in.ReadString('\n')
-		require.NoError(t, err)
-	}
-	_, err = io.WriteString(c, body)
-	require.NoError(t, err)
-	resp, err := http.ReadResponse(in, &http.Request{Method: x.method})
-	require.NoError(t, err)
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	if resp.Close && resp.Header.Get("Connection") == "" {
-		resp.Header.Set("Connection", "close") // ReadResponse has taken it out
-	}
-	return asked{status: itoa(resp.StatusCode), transfer: strings.Join(resp.TransferEncoding, ","), body: string(b), header: resp.Header}
-}
-
-func zip(t *testing.T, s string) string {
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	_, err := io.WriteString(w, s)
-	require.NoError(t, err)
-	require.NoError(t, w.Close())
-	return b.String()
 }

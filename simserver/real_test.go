@@ -99,7 +99,13 @@ func (r *realRig) askOneTooMany(x exchange) asked {
 	r.unloaded()
 	answers := make(chan asked, 12)
 	for range cap(answers) {
-		go func() { answers <- askAs(r.t, r.server.Addr, x) }()
+		go func() {
+			a, err := x.ask(r.server.Addr)
+			if err != nil {
+				a.status = err.Error()
+			}
+			answers <- a
+		}()
 	}
 	var refused asked
 	for range cap(answers) {
