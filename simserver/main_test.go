@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,7 +14,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if addrs := os.Getenv(listenerVariable); addrs != "" {
+		listen(addrs, streamsEach)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // start runs a replica for the length of a test.
 func start(t *testing.T, o Options) *Server {
