@@ -87,6 +87,9 @@ func (o *Options) config() (model.Config, error) {
 	default:
 		return c, fmt.Errorf("engine %q: want llamacpp, ollama, vllm or openai", o.Engine)
 	}
+	if o.APIKey != "" && c.Kind == model.Ollama {
+		return c, errors.New("api_key: want none: Ollama asks for no key")
+	}
 	for _, n := range []struct {
 		what, want string
 		value      float64
