@@ -18,8 +18,10 @@ import (
 )
 
 // testdata/*.txt are exchanges with real servers, llama-server v0.4.0 and Ollama
-// v0.17.4, each under the title that it had when it was recorded. All are there
-// that a client or the gateway can meet, but for
+// v0.17.4, each under the title that it had when it was recorded; after a colon,
+// one of several under that title. Where only a status or a line was recorded, the
+// rest is that of the engine's ordinary answer. All are there that a client or
+// the gateway can meet, but for
 //   - what has no answer of its own to compare: how many are served or refused at
 //     once, when headers and tokens come, how soon a departure is noticed, which
 //     slot and how much of its cache a prompt gets, what a reload waits for. Those

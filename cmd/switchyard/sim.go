@@ -15,7 +15,7 @@ type simCmd struct {
 
 	Listen        string         `default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where to listen (default: ${default})."`
 	Engine        string         `default:"openai" enum:"llamacpp,ollama,vllm,openai" help:"Whose API to speak: llamacpp, ollama, vllm, openai (default: ${default})."`
-	Model         []string       `placeholder:"NAME" help:"A model it serves; may repeat (default: sim)."`
+	Model         []string       `placeholder:"NAME" help:"A model it serves; may repeat (default: sim). Several make llama.cpp a router; vLLM and openai take them for aliases."`
 	Slots         int            `default:"4" help:"Requests that run at once (Ollama: per model; default: ${default})."`
 	Prefill       float64        `default:"2000" placeholder:"TOK/S" help:"Prompt tokens per second (default: ${default})."`
 	Decode        float64        `default:"100" placeholder:"TOK/S" help:"Output tokens per second of a stream alone (default: ${default})."`
