@@ -27,11 +27,11 @@ import (
 //     slot and how much of its cache a prompt gets, what a reload waits for. Those
 //     are tests of the model and of the timing (model/, departure_test.go);
 //   - SIGTERM and SIGKILL of the whole process: fault crash, fault_test.go;
-//   - the idle time and the hundred requests of a connection: face_test.go;
+//   - the idle time and the hundred requests of a connection: engine_test.go and
+//     face_test.go;
 //   - what Ollama v0.6.5 and v0.33.0-rc2 do in another way: only v0.17.4 is
-//     imitated. The differences of v0.6.5 are listed in TestRealEngineConformance
-//     (cmd/switchyard); v0.33 adds context_length, embedding_length and
-//     capabilities to /api/tags, calls an unknown model's error not_found_error
+//     imitated. The differences of v0.6.5 are listed in real_test.go; v0.33 adds
+//     context_length, embedding_length and capabilities to /api/tags, calls an unknown model's error not_found_error
 //     and names it with its tag, has a role only in a stream's first delta and an
 //     empty one in the last, answers embeddings with 501 for a model that is not
 //     for them, and repeats llama.cpp's words when a prompt is too long.
