@@ -24,6 +24,13 @@ const (
 	streamsEach      = 8 // at each replica
 )
 
+func init() {
+	if addrs := os.Getenv(listenerVariable); addrs != "" {
+		listen(addrs, streamsEach)
+		os.Exit(0)
+	}
+}
+
 // listen opens so many streams at each address, says so when all have begun,
 // and reads on until its input ends.
 func listen(addrs string, each int) {
