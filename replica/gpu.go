@@ -145,6 +145,9 @@ func (r *Replica) ObserveGPU(now time.Time, f GPUFacts) {
 		r.Breaker.Trip(now, f.Fault)
 	}
 	r.GPU = f
+	if f.Source == SourceNone {
+		r.gpu = gpuState{}
+	}
 	r.readClocks(f.GPUs)
 	if r.gpu.off++; !f.Off {
 		r.gpu.off = 0
