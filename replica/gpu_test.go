@@ -105,8 +105,10 @@ func TestR16AModelOnTheCPUIsForecastAsOne(t *testing.T) {
 	r := upReplica(EngineOllama)
 	s := learned(r, 20)
 	place := func(onCPU bool, vram int64) {
-		r.Observe(t0, Facts{At: t0, Up: true, Engine: EngineOllama, ModelsRead: true, InHand: -1,
-			Models: []Model{{Name: "m", Resident: true, Size: 100, SizeVRAM: vram, OnCPU: onCPU}}})
+		r.Observe(t0, Facts{
+			At: t0, Up: true, Engine: EngineOllama, ModelsRead: true, InHand: -1,
+			Models: []Model{{Name: "m", Resident: true, Size: 100, SizeVRAM: vram, OnCPU: onCPU}},
+		})
 	}
 	seconds := func() float64 { d, _ := s.Service(1000, 100); return d.Seconds() }
 	require.InDelta(t, 3, seconds(), 1e-6)
