@@ -38,10 +38,9 @@ type event struct {
 }
 
 var (
-	errLost     = errors.New("lost")
-	errGone     = errors.New("NVML has ended")   // the library must be opened anew
-	errNoEvent  = errors.New("no event in time") // wait
-	errNoEvents = errors.New("no events here")   // wait: not supported
+	errLost    = errors.New("lost")
+	errGone    = errors.New("NVML has ended")   // the library must be opened anew
+	errNoEvent = errors.New("no event in time") // wait
 )
 
 // retryOpen is how often a library that could not be opened is tried again:

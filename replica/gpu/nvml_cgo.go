@@ -18,6 +18,8 @@ import (
 // defaultLibrary is found by the dynamic linker; the driver installs it.
 const defaultLibrary = "libnvidia-ml.so.1"
 
+var errNoEvents = errors.New("no events here")
+
 // nvmlLibrary is NVML as go-nvml binds it.
 //
 // The binding resolves functions when they are called first, and a call of one
