@@ -27,8 +27,11 @@ type exporterSource struct {
 func newExporterSource(r *Reader, targets []Target) *exporterSource {
 	return &exporterSource{
 		url: targets[0].Metrics, timeout: r.opts.Timeout, targets: targets,
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true}},
-		book:   newBook(r), clocks: map[string]float64{},
+		client: &http.Client{
+			Transport:     &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		book: newBook(r), clocks: map[string]float64{},
 	}
 }
 
@@ -38,7 +41,7 @@ func (e *exporterSource) read(ctx context.Context) []replica.GPUFacts {
 	facts := make([]replica.GPUFacts, len(e.targets))
 	now := time.Now()
 	cards, err := e.cards(ctx)
-	users := map[string][]string{}
+	users := map[*exported][]string{}
 	for i, t := range e.targets {
 		facts[i] = replica.GPUFacts{At: now, Source: replica.SourceNone}
 		if err != nil {
@@ -51,12 +54,10 @@ func (e *exporterSource) read(ctx context.Context) []replica.GPUFacts {
 			continue
 		}
 		facts[i].Source, facts[i].Note, facts[i].GPUs = replica.SourceExporter, "by "+e.host(), []replica.GPU{c.gpu}
-		users[c.gpu.ID] = append(users[c.gpu.ID], t.Name)
+		users[c] = append(users[c], t.Name)
 	}
-	for _, c := range cards {
-		if names := users[c.gpu.ID]; names != nil {
-			e.book.enter(now, entry{gpu: &c.gpu, xids: c.xids, users: names})
-		}
+	for c, names := range users {
+		e.book.enter(now, entry{gpu: &c.gpu, xids: c.xids, users: names})
 	}
 	e.book.close(facts)
 	return facts

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -108,6 +109,19 @@ func TestR16ExporterFaults(t *testing.T) {
 	require.Equal(t, "Xid 79 on GPU 1: it has fallen off the bus", read()[0].Fault)
 	set(`nvidia_smi_last`, "nvidia_smi_xid_errors_total{uuid=\"cccc\",xid=\"119\"} 1\nnvidia_smi_last")
 	require.Equal(t, "Xid 119 on GPU 1: its system processor (GSP) does not answer", read()[0].Fault, "a series that is new")
+}
+
+// What an exporter says is bounded and cleaned: it is logged and remembered.
+func TestR16ExporterThatSaysTooMuch(t *testing.T) {
+	var b strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&b, "nvidia_smi_gpu_info{uuid=\"u%d\\n\",name=%q,index=\"%d\"} 1\n", i, "\x1b[2J"+strings.Repeat("x", 1000), i)
+	}
+	cards := readExport(parseText([]byte(b.String()), smiPrefix))
+	require.Len(t, cards, maxCards)
+	require.Equal(t, "u0?", cards[0].gpu.UUID)
+	require.Len(t, cards[0].gpu.Name, 100)
+	require.NotContains(t, cards[0].gpu.Name, "\x1b")
 }
 
 func TestR16ExporterThatIsNone(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"switchyard/replica"
 )
@@ -13,6 +14,9 @@ const (
 	dcgmPrefix = "DCGM_FI_DEV_"
 	smiPrefix  = "nvidia_smi_"
 )
+
+// maxCards bounds what one exporter can make the gateway remember.
+const maxCards = 256
 
 // exported is a GPU as an exporter shows it.
 type exported struct {
@@ -62,13 +66,16 @@ var smi = map[string]func(c *exported, v float64){
 func readExport(samples []sample) []*exported {
 	var cards []*exported
 	of := func(uuid string) *exported {
+		uuid = plain(uuid)
 		for _, c := range cards {
 			if c.gpu.UUID == uuid {
 				return c
 			}
 		}
 		c := &exported{gpu: replica.GPU{UUID: uuid}}
-		cards = append(cards, c)
+		if len(cards) < maxCards {
+			cards = append(cards, c)
+		}
 		return c
 	}
 	for _, s := range samples {
@@ -78,7 +85,7 @@ func readExport(samples []sample) []*exported {
 		if name, ok := strings.CutPrefix(s.name, dcgmPrefix); ok && s.labels["GPU_I_ID"] == "" && s.labels["gpu"] != "" {
 			if set := dcgm[name]; set != nil {
 				c := of(s.labels["UUID"])
-				c.gpu.ID, c.gpu.Name = s.labels["gpu"], s.labels["modelName"]
+				c.gpu.ID, c.gpu.Name = plain(s.labels["gpu"]), plain(s.labels["modelName"])
 				set(c, s.value)
 			}
 		}
@@ -101,8 +108,8 @@ func readSMI(of func(uuid string) *exported, name string, s sample) {
 	switch set := smi[name]; {
 	case name == "gpu_info":
 		c := of(s.labels["uuid"])
-		c.gpu.Name = s.labels["name"]
-		if i := s.labels["index"]; i != "" {
+		c.gpu.Name = plain(s.labels["name"])
+		if i := plain(s.labels["index"]); i != "" {
 			c.gpu.ID = i
 		}
 	case name == "xid_errors_total":
@@ -116,6 +123,21 @@ func readSMI(of func(uuid string) *exported, name string, s sample) {
 	case set != nil:
 		set(of(s.labels["uuid"]), s.value)
 	}
+}
+
+// plain keeps what an exporter said on one line and within reason: it ends up
+// on a terminal.
+func plain(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+	if r := []rune(s); len(r) > 100 {
+		return string(r[:100])
+	}
+	return s
 }
 
 // find looks a GPU up by index or UUID; nvidia_gpu_exporter leaves the GPU-
