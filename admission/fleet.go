@@ -28,8 +28,13 @@ func (c *core) report(now time.Time, name string, f replica.Facts) {
 }
 
 func (c *core) reportGPU(now time.Time, name string, f replica.GPUFacts) {
-	if r := c.byName[name]; r != nil {
-		r.ObserveGPU(now, f)
+	r := c.byName[name]
+	if r == nil {
+		return
+	}
+	slow := r.Slow
+	r.ObserveGPU(now, f)
+	if f.Fault != "" || r.Slow != slow { // else nothing that anyone waits for
 		c.changed(now, r)
 	}
 }
