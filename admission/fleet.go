@@ -27,6 +27,18 @@ func (c *core) report(now time.Time, name string, f replica.Facts) {
 	c.changed(now, r)
 }
 
+func (c *core) reportGPU(now time.Time, name string, f replica.GPUFacts) {
+	r := c.byName[name]
+	if r == nil {
+		return
+	}
+	slow := r.Slow
+	r.ObserveGPU(now, f)
+	if f.Fault != "" || r.Slow != slow { // else nothing that anyone waits for
+		c.changed(now, r)
+	}
+}
+
 // changed follows up on a replica whose availability may have changed.
 func (c *core) changed(now time.Time, r *replica.Replica) {
 	if at, ok := r.Breaker.NextChange(now); ok {
@@ -220,4 +232,14 @@ func (c *Controller) Works(name string) bool {
 	defer c.mu.Unlock()
 	r := c.mu.byName[name]
 	return r != nil && r.Held() > 0
+}
+
+// OutputTokens is how many tokens the replica has made in attempts that ended.
+func (c *Controller) OutputTokens(name string) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.mu.byName[name]; r != nil {
+		return r.OutputTokens
+	}
+	return 0
 }

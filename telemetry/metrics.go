@@ -180,6 +180,13 @@ var (
 	descSlots     = desc("switchyard_replica_slots", "Slots of a replica, by who holds them.", "replica", "state")
 	descUp        = desc("switchyard_replica_up", "1 while the replica answers its probes.", "replica")
 	descBreaker   = desc("switchyard_breaker_state", "0 closed, 1 half-open, 2 open.", "replica")
+	descGPUUse    = desc("switchyard_gpu_utilization_ratio", "Share of the last moment in which the GPU did something.", "replica", "gpu")
+	descGPUUsed   = desc("switchyard_gpu_memory_used_bytes", "Memory in use on the GPU.", "replica", "gpu")
+	descGPUTotal  = desc("switchyard_gpu_memory_total_bytes", "Memory of the GPU.", "replica", "gpu")
+	descGPUTemp   = desc("switchyard_gpu_temperature_celsius", "Temperature of the GPU.", "replica", "gpu")
+	descGPUPower  = desc("switchyard_gpu_power_watts", "Power the GPU draws.", "replica", "gpu")
+	descGPUEnergy = desc("switchyard_gpu_energy_joules_total", "Energy the GPU has taken since its driver was loaded.", "replica", "gpu")
+	descGPUSlowed = desc("switchyard_gpu_throttled", "1 while heat or power hold the GPU's clocks down.", "replica", "gpu")
 	descAllowance = desc("switchyard_breaker_allowance", "Share of the replica's slots that the breaker allows.", "replica")
 )
 
@@ -187,6 +194,7 @@ var (
 func (s *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descArrivals, descPromises, descRunning, descQueue, descBytes, descSlots, descUp, descBreaker, descAllowance,
+		descGPUUse, descGPUUsed, descGPUTotal, descGPUTemp, descGPUPower, descGPUEnergy, descGPUSlowed,
 	} {
 		ch <- d
 	}
@@ -214,6 +222,34 @@ func (s *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		send(descUp, prometheus.GaugeValue, boolean(r.Up), r.Name)
 		send(descBreaker, prometheus.GaugeValue, breakerNumber[r.Breaker.State], r.Name)
 		send(descAllowance, prometheus.GaugeValue, r.Breaker.Allowance, r.Name)
+		sendGPUs(send, r)
+	}
+}
+
+// sendGPUs sends what the GPUs of a replica gave; what they did not give has no
+// series.
+func sendGPUs(send func(*prometheus.Desc, prometheus.ValueType, float64, ...string), r admission.ReplicaState) {
+	if r.GPU == nil {
+		return
+	}
+	for _, g := range r.GPU.GPUs {
+		if g.Err != "" {
+			continue
+		}
+		given := func(d *prometheus.Desc, t prometheus.ValueType, v *float64) {
+			if v != nil {
+				send(d, t, *v, r.Name, g.ID)
+			}
+		}
+		given(descGPUUse, prometheus.GaugeValue, g.Utilization)
+		if g.MemoryTotal > 0 {
+			send(descGPUUsed, prometheus.GaugeValue, float64(g.MemoryUsed), r.Name, g.ID)
+			send(descGPUTotal, prometheus.GaugeValue, float64(g.MemoryTotal), r.Name, g.ID)
+		}
+		given(descGPUTemp, prometheus.GaugeValue, g.TemperatureC)
+		given(descGPUPower, prometheus.GaugeValue, g.PowerW)
+		given(descGPUEnergy, prometheus.CounterValue, g.EnergyJ)
+		send(descGPUSlowed, prometheus.GaugeValue, boolean(g.Throttle.Slowing()), r.Name, g.ID)
 	}
 }
 
