@@ -18,7 +18,7 @@ const anonymous = "anonymous"
 // requestID keeps the client's X-Request-ID if it can stand in logs and paths
 // as it is, and makes one otherwise.
 func requestID(h http.Header) string {
-	if id := h.Get("X-Request-Id"); saneID(id) {
+	if id := first(h, "X-Request-Id"); saneID(id) {
 		return id
 	}
 	var b [16]byte
@@ -74,7 +74,7 @@ func (v *view) findKey(h http.Header) *Key {
 		return nil
 	}
 	var found *Key
-	for _, shown := range [...]string{bearer(h), strings.TrimSpace(h.Get("X-Api-Key"))} {
+	for _, shown := range [...]string{bearer(h), strings.TrimSpace(first(h, "X-Api-Key"))} {
 		if shown == "" {
 			continue
 		}
@@ -89,7 +89,7 @@ func (v *view) findKey(h http.Header) *Key {
 }
 
 func bearer(h http.Header) string {
-	scheme, token, _ := strings.Cut(strings.TrimSpace(h.Get("Authorization")), " ")
+	scheme, token, _ := strings.Cut(strings.TrimSpace(first(h, "Authorization")), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return ""
 	}
@@ -116,7 +116,7 @@ func sameModel(a, b string) bool {
 
 // headerClass is the class that the headers ask for; empty if they do not say.
 func (v *view) headerClass(h http.Header) (string, *denial) {
-	if name := strings.TrimSpace(h.Get("X-Switchyard-Class")); name != "" {
+	if name := strings.TrimSpace(first(h, "X-Switchyard-Class")); name != "" {
 		if _, ok := v.ranks[name]; !ok {
 			return "", deny(badRequest, "X-Switchyard-Class: there is no class %q; there are: %s",
 				clipped(name), strings.Join(v.classNames(), ", ")).about("X-Switchyard-Class")
@@ -187,7 +187,7 @@ type patience struct {
 // headerDeadline reads what the headers say about the deadline.
 func (v *view) headerDeadline(h http.Header) (patience, *denial) {
 	var p patience
-	if s := strings.TrimSpace(h.Get("X-Switchyard-Deadline")); s != "" {
+	if s := strings.TrimSpace(first(h, "X-Switchyard-Deadline")); s != "" {
 		d, err := parseDeadline(s)
 		if err != nil {
 			return p, deny(badRequest, "X-Switchyard-Deadline: %v", err).about("X-Switchyard-Deadline")
@@ -277,7 +277,7 @@ func preferWait(lines []string) (time.Duration, bool) {
 // sdkTimeout reads how long the OpenAI and Anthropic SDKs will wait.
 func sdkTimeout(h http.Header) (time.Duration, bool) {
 	for _, name := range [...]string{"X-Stainless-Read-Timeout", "X-Stainless-Timeout"} {
-		if d, ok := seconds(strings.TrimSpace(h.Get(name))); ok && d > 0 {
+		if d, ok := seconds(strings.TrimSpace(first(h, name))); ok && d > 0 {
 			return d, true
 		}
 	}
