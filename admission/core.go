@@ -35,10 +35,13 @@ type core struct {
 	noted  map[*replica.Replica]noted
 	events []Event // not yet taken
 
-	tierList   []int         // scratch of tiers
-	slotEnds   []float64     // scratch of forecast
-	usableList []*member     // scratch of usable
-	full       map[lane]bool // scratch of dispatch
+	joined     map[string]string // of joinEngines
+	joining    []byte            // scratch of joinEngines
+	tierList   []int             // scratch of tiers
+	namesList  []string          // scratch of resolve
+	slotEnds   []float64         // scratch of forecast
+	usableList []*member         // scratch of usable
+	full       map[lane]bool     // scratch of dispatch
 
 	stopping bool
 	stopAt   time.Time
@@ -67,6 +70,7 @@ func (c *core) init(cfg Config, now time.Time) {
 	c.bound = map[*Ticket]struct{}{}
 	c.output = map[outputKey]*lengths{}
 	c.full = map[lane]bool{}
+	c.joined = map[string]string{}
 	c.seen.init()
 	c.noted = map[*replica.Replica]noted{}
 	c.q = queue.New[lane](queueClasses(cfg.Classes), now)

@@ -181,7 +181,7 @@ func (c *core) drainingRefusal(now time.Time) *Refusal {
 func (c *Controller) Helper(now time.Time, model string, engines []replica.Engine) (name, url string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := lane{model: model, engines: joinEngines(engines)}
+	l := lane{model: model, engines: c.mu.joinEngines(engines)}
 	var best *replica.Replica
 	for _, r := range c.mu.fleet {
 		if !r.Available(now) || r.Facts.Loading || !c.mu.serves(r, l) {

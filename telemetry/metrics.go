@@ -24,7 +24,45 @@ type Metrics struct {
 	refusal                                                                     prometheus.Histogram
 
 	models, keys *labels
-	series       sync.Map // seriesKey → *series: looking labels up costs more than counting
+	counters     known[counterKey, prometheus.Counter]
+	series       known[seriesKey, *series]
+}
+
+// known is the series that were counted in before: looking their labels up
+// costs more than counting.
+type known[K comparable, V any] struct {
+	mu struct {
+		sync.RWMutex
+		m map[K]V
+	}
+}
+
+// get gives what k stands for, which look finds where it is not known yet.
+func (s *known[K, V]) get(k K, look func() V) V {
+	s.mu.RLock()
+	v, ok := s.mu.m[k]
+	s.mu.RUnlock()
+	if ok {
+		return v
+	}
+	v = look()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.m == nil {
+		s.mu.m = map[K]V{}
+	}
+	s.mu.m[k] = v
+	return v
+}
+
+// counterKey is a counter of two labels.
+type counterKey struct {
+	of   *prometheus.CounterVec
+	a, b string
+}
+
+func (m *Metrics) counter(of *prometheus.CounterVec, a, b string) prometheus.Counter {
+	return m.counters.get(counterKey{of, a, b}, func() prometheus.Counter { return of.WithLabelValues(a, b) })
 }
 
 // seriesKey names what a request's end feeds; its values are bounded as labels are.
@@ -39,17 +77,15 @@ type series struct {
 }
 
 func (m *Metrics) seriesOf(k seriesKey) *series {
-	if s, ok := m.series.Load(k); ok {
-		return s.(*series)
-	}
-	s, _ := m.series.LoadOrStore(k, &series{
-		requests:    m.requests.WithLabelValues(k.class, k.key, k.model, k.outcome.String()),
-		duration:    m.duration.WithLabelValues(k.model, k.class),
-		wait:        m.wait.WithLabelValues(k.class),
-		forecastErr: m.forecastErr.WithLabelValues(k.class),
-		tpot:        m.tpot.WithLabelValues(k.model, k.class),
+	return m.series.get(k, func() *series {
+		return &series{
+			requests:    m.requests.WithLabelValues(k.class, k.key, k.model, k.outcome.String()),
+			duration:    m.duration.WithLabelValues(k.model, k.class),
+			wait:        m.wait.WithLabelValues(k.class),
+			forecastErr: m.forecastErr.WithLabelValues(k.class),
+			tpot:        m.tpot.WithLabelValues(k.model, k.class),
+		}
 	})
-	return s.(*series)
 }
 
 var (
@@ -110,11 +146,11 @@ func (m *Metrics) RequestEnded(r gateway.Record) {
 	s.wait.Observe(r.Queued.Seconds())
 	u := r.Usage
 	if n := u.PromptTokens; n > 0 {
-		m.promptTok.WithLabelValues(r.Replica, model).Add(float64(n))
-		m.cachedTok.WithLabelValues(r.Replica, model).Add(float64(u.CachedTokens))
+		m.counter(m.promptTok, r.Replica, model).Add(float64(n))
+		m.counter(m.cachedTok, r.Replica, model).Add(float64(u.CachedTokens))
 	}
 	if n := u.OutputTokens; n > 0 {
-		m.outTok.WithLabelValues(r.Replica, model).Add(float64(n))
+		m.counter(m.outTok, r.Replica, model).Add(float64(n))
 	}
 	if r.FirstToken > 0 {
 		s.forecastErr.Observe(r.FirstToken.Seconds() - r.Decision.ForecastS)
@@ -148,7 +184,7 @@ func (m *Metrics) Refused(_, _ string, took time.Duration) { m.refusal.Observe(t
 
 // AttemptEnded implements gateway.Observer.
 func (m *Metrics) AttemptEnded(replica, result string) {
-	m.attempts.WithLabelValues(replica, result).Inc()
+	m.counter(m.attempts, replica, result).Inc()
 }
 
 // Retried implements gateway.Observer.
