@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"telemetry":      {"admission", "gateway"},
 	"dashboard":      {"admission", "telemetry"},
 	"simserver":      {"simserver/model"},
-	"bench":          {"admission", "simserver", "simserver/model"},
+	"bench":          {"admission", "replica", "simserver", "simserver/model"},
 	"cmd/switchyard": {"*"},
 }
 

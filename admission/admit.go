@@ -213,7 +213,7 @@ func (c *core) chooseModel(now time.Time, t *Ticket, models []string) forecast {
 	var first lane
 	for i, m := range models {
 		t.lane = lane{model: m, engines: t.engines, pin: t.ask.Pin}
-		for _, tier := range c.tiers() {
+		for _, tier := range c.tiers {
 			t.lane.tier = tier
 			f := c.forecast(now, t)
 			if !f.none && (!f.known || f.total() <= t.ask.Deadline.Sub(now)) {
@@ -231,15 +231,14 @@ func (c *core) chooseModel(now time.Time, t *Ticket, models []string) forecast {
 	return fallback
 }
 
-// tiers lists the fleet's tiers, lowest first.
-func (c *core) tiers() []int {
-	c.tierList = c.tierList[:0]
+// retier lists the fleet's tiers, lowest first.
+func (c *core) retier() {
+	c.tiers = c.tiers[:0]
 	for _, r := range c.fleet {
-		if i, found := slices.BinarySearch(c.tierList, r.Config.Tier); !found {
-			c.tierList = slices.Insert(c.tierList, i, r.Config.Tier)
+		if i, found := slices.BinarySearch(c.tiers, r.Config.Tier); !found {
+			c.tiers = slices.Insert(c.tiers, i, r.Config.Tier)
 		}
 	}
-	return c.tierList
 }
 
 // queueFull refuses what the queue has no room for.

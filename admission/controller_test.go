@@ -368,3 +368,13 @@ func TestR15ReloadKeepsWhatGoesOn(t *testing.T) {
 	require.False(t, w.c.DrainReplica(w.now, "a", true))
 	require.True(t, w.c.DrainReplica(w.now, "b", true))
 }
+
+func TestGrantedNamesWhoWasSentAGrant(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	require.Empty(t, w.c.Granted(nil))
+	first, second := w.accept(w.ask()), w.accept(w.ask())
+	require.Equal(t, []*Ticket{first}, w.c.Granted(nil))
+	w.serve(w.granted(first), time.Second)
+	require.Equal(t, []*Ticket{first, second}, w.c.Granted([]*Ticket{first}), "added to what there is")
+	require.Empty(t, w.c.Granted(nil), "told once")
+}

@@ -15,6 +15,7 @@ type core struct {
 	q         *queue.Queue[lane]
 	fleet     []*replica.Replica // in configuration order
 	byName    map[string]*replica.Replica
+	tiers     []int              // of the fleet, lowest first
 	gone      []*replica.Replica // removed by a reload, still holding slots
 	routes    map[lane]*route
 	overlap   map[[2]lane]bool
@@ -32,16 +33,19 @@ type core struct {
 	budget  budget
 	seen    seenBodies
 
-	noted  map[*replica.Replica]noted
+	noted   map[*replica.Replica]noted
+	changes int // of any replica's availability
+
 	events []Event // not yet taken
 
-	joined     map[string]string // of joinEngines
-	joining    []byte            // scratch of joinEngines
-	tierList   []int             // scratch of tiers
-	namesList  []string          // scratch of resolve
-	slotEnds   []float64         // scratch of forecast
-	usableList []*member         // scratch of usable
-	full       map[lane]bool     // scratch of dispatch
+	noteGrants bool // somebody asks for Granted
+	granted    []*Ticket
+
+	joined    map[string]string // of joinEngines
+	joining   []byte            // scratch of joinEngines
+	namesList []string          // scratch of resolve
+	slotEnds  []float64         // scratch of forecast
+	full      map[lane]bool     // scratch of dispatch
 
 	stopping bool
 	stopAt   time.Time
@@ -80,6 +84,7 @@ func (c *core) init(cfg Config, now time.Time) {
 	for _, rc := range cfg.Replicas {
 		c.addReplica(rc)
 	}
+	c.retier()
 }
 
 // configure takes a configuration as the one in force.

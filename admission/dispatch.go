@@ -37,11 +37,11 @@ func (c *core) latest(t *Ticket) time.Time {
 // for a lower tier.
 const lastSlack = 20 * time.Millisecond
 
-func (c *core) topTier() (top int) {
-	for _, r := range c.fleet {
-		top = max(top, r.Config.Tier)
+func (c *core) topTier() int {
+	if n := len(c.tiers); n > 0 {
+		return c.tiers[n-1]
 	}
-	return top
+	return 0
 }
 
 // dispatch sends whatever can be sent: while some waiting request has a
@@ -198,7 +198,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	m.runs.add(a)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
-	t.c <- Grant{Assignment: a}
+	c.grant(t, Grant{Assignment: a})
 }
 
 // firstTokenTimeout follows the forecast, so that a long prompt on a slow card
@@ -329,5 +329,13 @@ func (c *core) turnAway(now time.Time, t *Ticket, ref *Refusal) {
 func (c *core) grantRefusal(t *Ticket, ref *Refusal) {
 	c.setPhase(t, between)
 	t.decision.RetryAfterS = ref.RetryAfter.Seconds()
-	t.c <- Grant{Refusal: ref}
+	c.grant(t, Grant{Refusal: ref})
+}
+
+// grant hands a waiting ticket what it waits for; its channel has room.
+func (c *core) grant(t *Ticket, g Grant) {
+	t.c <- g
+	if c.noteGrants {
+		c.granted = append(c.granted, t)
+	}
 }

@@ -52,6 +52,7 @@ func (c *core) note(now time.Time, r *replica.Replica) {
 		return
 	}
 	c.noted[r] = is
+	c.changes++
 	tell := func(k EventKind, detail string) {
 		if len(c.events) == maxEvents {
 			c.events = append(c.events[:0], c.events[1:]...)

@@ -203,6 +203,7 @@ func (c *core) tell(now time.Time, rep *replica.Replica, p breaker.Permit, res b
 		rep.Failed++
 	}
 	rep.Breaker.Done(now, p, res)
+	c.note(now, rep)
 	if at, ok := rep.Breaker.NextChange(now); ok {
 		c.due(at)
 	}

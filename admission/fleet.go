@@ -47,9 +47,9 @@ func (c *core) changed(now time.Time, r *replica.Replica) {
 	if r.HoldUntil.After(now) {
 		c.due(r.HoldUntil)
 	}
+	c.note(now, r)
 	c.rebind(now, r)
 	c.dispatch(now)
-	c.note(now, r)
 }
 
 // reconfigure applies a new configuration: classes are matched by name,
@@ -80,6 +80,7 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 		c.fleet = append(c.fleet, r)
 		c.byName[rc.Name] = r
 	}
+	c.retier()
 	c.gone = slices.DeleteFunc(c.gone, func(r *replica.Replica) bool { return r.Held() == 0 })
 	for _, r := range old {
 		r.Draining = true

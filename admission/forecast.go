@@ -124,10 +124,10 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
 		return f
 	}
-	slots := c.slotTimes(now, members)
-	f.wait = fill(slots, work, c.urgentLoad(now, t))
+	slots, part := c.slotTimes(now, members, t.item.Seq)
+	f.wait = fill(slots, part*work, part*c.urgentLoad(now, t))
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
-		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share))
+		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share*float64(max(1, len(slots)))/part))
 	}
 	f.wait = t.class.margin.stretch(f.wait)
 	return f
@@ -144,10 +144,20 @@ func (c *core) notes(now time.Time, t *Ticket, wait time.Duration) []CandidateNo
 	return out
 }
 
-// slotTimes gives, for each slot of the members, the seconds until it is free.
-func (c *core) slotTimes(now time.Time, members []*member) []float64 {
-	slots := c.slotEnds[:0]
-	for _, m := range members {
+// maxLooked is how many members of a lane a forecast looks at. Of a larger fleet
+// every k-th tells when slots are free, another set each time: what is ahead is
+// shared out among hundreds of slots then, and a part of them says it as well.
+const maxLooked = 64
+
+// slotTimes gives, for each slot of the members, the seconds until it is free;
+// of many members, for the given part of them.
+func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (slots []float64, part float64) {
+	slots = c.slotEnds[:0]
+	step := 1 + (len(members)-1)/maxLooked
+	looked := 0
+	for i := int(seq % uint64(step)); i < len(members); i += step {
+		m := members[i]
+		looked++
 		n := m.rep.FreeIn(now, m.pool)
 		for range n {
 			slots = append(slots, 0)
@@ -165,7 +175,7 @@ func (c *core) slotTimes(now time.Time, members []*member) []float64 {
 		}
 	}
 	c.slotEnds = slots
-	return slots
+	return slots, float64(looked) / float64(len(members))
 }
 
 // remaining predicts how long a running attempt holds its slot still: what is
@@ -194,7 +204,7 @@ func (c *core) urgentLoad(now time.Time, t *Ticket) (n float64) {
 }
 
 // waitAtShare is the wait of a class that is served at its min_share alone:
-// while it has had less, it never has to wait longer (R3).
+// while it has had less, it never has to wait longer (R3). share is in slots.
 func (c *core) waitAtShare(t *Ticket, slots []float64, work, share float64) time.Duration {
 	for i := range t.class.index {
 		work -= c.q.ClassWork(i)
@@ -203,7 +213,7 @@ func (c *core) waitAtShare(t *Ticket, slots []float64, work, share float64) time
 	if len(slots) > 0 {
 		level = slices.Min(slots)
 	}
-	return seconds(level + max(0, work)/(share*float64(max(1, len(slots)))))
+	return seconds(level + max(0, work)/share)
 }
 
 // fill finds when work slot-seconds have been started on slots that are free

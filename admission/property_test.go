@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,22 +39,26 @@ func (m *machine) collect() {
 	m.waiting = still
 }
 
-func (m *machine) check(rt *rapid.T) {
+func (m *machine) check(rap *rapid.T) {
 	m.collect()
 	s := m.c.Snapshot(m.now)
-	require.True(rt, s.Totals.Balanced(), "R13: %+v", s.Totals)
-	require.EqualValues(rt, len(m.waiting), s.Totals.Queued)
-	require.EqualValues(rt, len(m.running), s.Totals.Running)
+	require.True(rap, s.Totals.Balanced(), "R13: %+v", s.Totals)
+	require.EqualValues(rap, len(m.waiting), s.Totals.Queued)
+	require.EqualValues(rap, len(m.running), s.Totals.Running)
 	for _, r := range s.Replicas {
-		require.LessOrEqual(rt, r.Slots.Busy+r.Slots.Zombie, max(r.Slots.Total, r.Slots.Busy+r.Slots.Zombie-r.Slots.Free), "R1")
-		require.LessOrEqual(rt, r.Slots.Busy+r.Slots.Zombie, 4, "R1: %s", r.Name)
+		require.LessOrEqual(rap, r.Slots.Busy+r.Slots.Zombie, max(r.Slots.Total, r.Slots.Busy+r.Slots.Zombie-r.Slots.Free), "R1")
+		require.LessOrEqual(rap, r.Slots.Busy+r.Slots.Zombie, 4, "R1: %s", r.Name)
 	}
 	if len(m.c.mu.bound) > 0 {
 		return // a debt is being paid
 	}
 	for _, t := range m.waiting {
-		for _, r := range m.c.mu.usable(m.now, t.lane) {
-			require.Zero(rt, r.rep.FreeIn(m.now, r.pool), "R2: %s has room and %s waits", r.rep.Config.Name, t.id)
+		kept := slices.Clone(m.c.mu.usable(m.now, t.lane))
+		rt := m.c.mu.route(t.lane)
+		rt.look(m.now)
+		require.Equal(rap, rt.usable, kept, "what is kept of the fleet is what it is")
+		for _, r := range kept {
+			require.Zero(rap, r.rep.FreeIn(m.now, r.pool), "R2: %s has room and %s waits", r.rep.Config.Name, t.id)
 		}
 	}
 }

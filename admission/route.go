@@ -39,6 +39,10 @@ func (rs *runs) remove(a *Assignment) {
 type route struct {
 	members []member
 	picky   bool // some members are not meant
+
+	usable []*member // as usable last found them
+	round  int       // of core.changes, when it did
+	until  time.Time // when one that is out may be back by itself; zero: never
 }
 
 // route finds a lane's route.
@@ -55,7 +59,7 @@ func (c *core) findRoute(l lane) *route {
 	if rt := c.routes[l]; rt != nil {
 		return rt
 	}
-	rt := &route{}
+	rt := &route{round: c.changes - 1}
 	for _, r := range c.fleet {
 		if !c.serves(r, l) {
 			continue
@@ -95,26 +99,36 @@ func (c *core) runsOn(p *replica.Slots) *runs {
 
 // usable lists the members of a lane's route that new work may be sent to: the
 // available ones that are meant, or if there is none, all available ones. It
-// is valid until the next call.
+// looks at the fleet only when some replica's availability may have changed. The
+// list is valid until then.
 func (c *core) usable(now time.Time, l lane) []*member {
 	rt := c.route(l)
-	out := c.usableList[:0]
+	if rt.round != c.changes || !rt.until.IsZero() && !now.Before(rt.until) {
+		rt.look(now)
+		rt.round = c.changes
+	}
+	return rt.usable
+}
+
+func (rt *route) look(now time.Time) {
+	rt.usable, rt.until = rt.usable[:0], time.Time{}
 	only := false
 	for i := range rt.members {
 		m := &rt.members[i]
 		if !m.rep.Available(now) {
+			if at, ok := m.rep.Breaker.NextChange(now); ok && (rt.until.IsZero() || at.Before(rt.until)) {
+				rt.until = at
+			}
 			continue
 		}
 		if rt.picky && m.meant && !only {
 			only = true
-			out = out[:0]
+			rt.usable = rt.usable[:0]
 		}
 		if !only || m.meant {
-			out = append(out, m)
+			rt.usable = append(rt.usable, m)
 		}
 	}
-	c.usableList = out
-	return out
 }
 
 // compete reports whether requests of lane o could take slots that requests of

@@ -98,8 +98,15 @@ const (
 // nothing yet: an SSE comment, even while it is queued.
 const llamaPing = 30 * time.Second
 
+// OutputHeader is a request's header that says exactly how many output tokens the
+// answer has, up to its maximum: for who replays requests whose answers are known.
+const OutputHeader = "X-Sim-Output-Tokens"
+
 // infer runs one request from its acceptance to its end.
 func (s *Server) infer(w http.ResponseWriter, r *http.Request, a *ask, f form) {
+	if n, err := strconv.Atoi(r.Header.Get(OutputHeader)); err == nil && n > 0 {
+		a.Output = n
+	}
 	c := &call{s: s, w: w, r: r, ask: a, form: f, wake: make(chan struct{}, 1), processed: -1}
 	var rejected *model.Rejection
 	s.do(func(now time.Time) {

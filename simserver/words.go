@@ -5,17 +5,15 @@ import "strings"
 // vocabulary makes the text of answers: the same words for the same seed.
 type vocabulary struct{ seed uint64 }
 
+// Three letters and a space: what a token of text costs when a client sends the
+// answer back as a part of its next prompt is then what it was when it was made.
 var words = strings.Fields(`
-the a one every each some this that our their its another time way day light water paper river
-stone window garden letter bridge road table lamp engine signal harbour morning evening winter
-summer answer question reason pattern number measure story city village market school doctor
-farmer teacher sailor child friend neighbour keeps makes finds gives takes brings holds turns
-moves opens closes follows carries leaves meets builds writes reads counts waits begins ends
-grows falls rises rests and or but so then while because when where under over near beyond
-between after before with without across along into from slowly quickly often seldom always
-perhaps quietly gladly early late well far small large old new bright dark warm cold deep high
-plain quiet busy simple steady honest careful patient first second last next same other own
-half whole many few more less`)
+the and for are but not you all any can had her was one our out day get has him his how man new
+now old see two way who did its let say she too use act add age ago air arm art ask bad bag bed
+big bit box boy bus buy car cat cup cut dog dry due ear eat egg end eye far few fit fly fog fox
+fun gas hat hot ice ill job joy key law lay leg lie lot low map mix net nor oak odd off oil own
+pay per put ran raw red rid row run sad sat sea set sit six sky son sum sun tax tea ten tie tip
+top toy try war wet why win yes yet zoo`)
 
 // word is the text of one output token, with a space before it unless it is the
 // first of its text. Garbage looks like text and is none.

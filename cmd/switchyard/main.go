@@ -15,6 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"switchyard/bench"
 	"switchyard/config"
 )
 
@@ -26,6 +27,7 @@ type cli struct {
 	Demo    demoCmd    `cmd:"" help:"The whole thing with no GPU: simulated replicas, the gateway, traffic, the dashboard."`
 	Status  statusCmd  `cmd:"" help:"Show a gateway's state as tables."`
 	Sim     simCmd     `cmd:"" help:"Run simulated replicas: no GPU, no model."`
+	Bench   benchCmd   `cmd:"" help:"Measure: scenarios against this gateway and others on the same traffic, with raw logs and reports."`
 	Check   checkCmd   `cmd:"" help:"Check a configuration file: all mistakes at once, each with its line."`
 	Key     keyCmd     `cmd:"" help:"Make API keys."`
 	Version versionCmd `cmd:"" help:"Print version, commit and Go version."`
@@ -107,7 +109,9 @@ func (c *console) finish(err error) int {
 	if err == nil {
 		return exitWell
 	}
-	if _, ok := errors.AsType[*config.Problem](err); ok {
+	_, inConfig := errors.AsType[*config.Problem](err)
+	_, inScenario := errors.AsType[*bench.Problem](err)
+	if inConfig || inScenario {
 		c.errorf("%v\n", err) // lines of FILE:LINE: key: …, as they are
 		return exitUsage
 	}

@@ -1,5 +1,7 @@
 package model
 
+import "slices"
+
 // Part is a piece of a prompt. Hash stands for the whole prefix up to and with
 // the piece: two prompts share a prefix as far as their hashes are equal.
 type Part struct {
@@ -25,6 +27,8 @@ type promptCache interface {
 	// take chooses a free slot for a task and says how many tokens at the head
 	// of its prompt need no processing; there is a free slot.
 	take(t *Task, slots []*Task) (slot, cached int)
+	// peek says what take would, and changes nothing; slot -1: none is free.
+	peek(parts []Part, slots []*Task) (slot, cached int)
 	// filled is told when a task's prompt has been processed.
 	filled(t *Task)
 	// left is told when a task gives its slot back, whatever it has done.
@@ -96,8 +100,24 @@ func (c *treeCache) take(t *Task, slots []*Task) (slot, cached int) {
 	if t.work.Request.NoCache || c.capacity == 0 {
 		return slot, 0
 	}
-	begin, n := 0, 0
-	for _, p := range t.parts {
+	n, cached := c.find(t.parts)
+	c.touch(t.parts[:n])
+	return slot, c.spare(cached, t.Prompt)
+}
+
+// spare is how many tokens of a prompt need no processing where so many are held.
+func (c *treeCache) spare(held, prompt int) int {
+	held = min(held, prompt-1)
+	if c.block > 0 {
+		held -= held % c.block
+	}
+	return held
+}
+
+// find is how much of a prompt is held, in parts and in tokens.
+func (c *treeCache) find(parts []Part) (n, cached int) {
+	begin := 0
+	for _, p := range parts {
 		want := c.share(begin, p.Tokens)
 		if want > 0 {
 			e := c.byHash[p.Hash]
@@ -113,12 +133,12 @@ func (c *treeCache) take(t *Task, slots []*Task) (slot, cached int) {
 		begin += p.Tokens
 		n++
 	}
-	c.touch(t.parts[:n])
-	cached = min(cached, t.Prompt-1)
-	if c.block > 0 {
-		cached -= cached % c.block
-	}
-	return slot, cached
+	return n, cached
+}
+
+func (c *treeCache) peek(parts []Part, slots []*Task) (slot, cached int) {
+	_, held := c.find(parts)
+	return slices.Index(slots, nil), c.spare(held, tokensOf(parts))
 }
 
 // touch marks entries as used, the first part last.

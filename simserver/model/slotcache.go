@@ -62,24 +62,10 @@ func newSlotCache(c *Config) *slotCache {
 func (c *slotCache) tokens() int { return c.total }
 
 func (c *slotCache) take(t *Task, slots []*Task) (slot, cached int) {
-	slot, best := -1, -1
-	for i, s := range slots {
-		if s != nil {
-			continue
-		}
-		if n := c.held[i].shared(t.parts); n > best {
-			slot, best = i, n
-		}
-	}
-	if c.store {
-		similar := float64(best) > slotSimilarity*float64(t.Prompt)
-		if !similar {
-			slot = c.idlest(slots)
-		}
-		if h := &c.held[slot]; !similar || float64(best) < slotKeeps*float64(h.tokens) {
-			c.save(*h)
-			c.load(slot, t)
-		}
+	slot, spill := c.choose(t.parts, t.Prompt, slots)
+	if spill {
+		c.save(c.held[slot])
+		c.load(slot, t)
 	}
 	h := &c.held[slot]
 	if !t.work.Request.NoCache {
@@ -90,6 +76,42 @@ func (c *slotCache) take(t *Task, slots []*Task) (slot, cached int) {
 	c.busy[slot] = true
 	c.trim()
 	return slot, cached
+}
+
+// choose is the free slot for a prompt, -1 if there is none, and whether what it
+// holds is saved before.
+func (c *slotCache) choose(parts []Part, prompt int, slots []*Task) (slot int, spill bool) {
+	slot, best := -1, -1
+	for i, s := range slots {
+		if s != nil {
+			continue
+		}
+		if n := c.held[i].shared(parts); n > best {
+			slot, best = i, n
+		}
+	}
+	if !c.store || slot < 0 {
+		return slot, false
+	}
+	similar := float64(best) > slotSimilarity*float64(prompt)
+	if !similar {
+		slot = c.idlest(slots)
+	}
+	return slot, !similar || float64(best) < slotKeeps*float64(c.held[slot].tokens)
+}
+
+func (c *slotCache) peek(parts []Part, slots []*Task) (slot, cached int) {
+	slot, spill := c.choose(parts, tokensOf(parts), slots)
+	if slot < 0 {
+		return slot, 0
+	}
+	h := &c.held[slot]
+	if spill {
+		if i := c.suits(h, parts); i >= 0 {
+			h = &c.saved[i]
+		}
+	}
+	return slot, h.shared(parts)
 }
 
 // idlest is the slot that was given back longest ago, the last of equals.
@@ -132,23 +154,30 @@ func (c *slotCache) save(p prefix) {
 // slot holds.
 func (c *slotCache) load(slot int, t *Task) {
 	h := &c.held[slot]
-	shared, keeps, best := h.shared(t.parts), -1.0, -1
+	i := c.suits(h, t.parts)
+	if i < 0 {
+		return
+	}
+	c.total -= h.tokens
+	*h = c.saved[i]
+	c.saved = slices.Delete(c.saved, i, i+1)
+}
+
+// suits is the saved prompt that suits a new one better than what a slot holds,
+// -1 if there is none.
+func (c *slotCache) suits(h *prefix, parts []Part) int {
+	shared, keeps, best := h.shared(parts), -1.0, -1
 	if h.tokens > 0 {
 		keeps = float64(shared) / float64(h.tokens)
 	}
 	for i := range c.saved {
 		s := &c.saved[i]
-		n := s.shared(t.parts)
+		n := s.shared(parts)
 		if k := float64(n) / float64(s.tokens); k >= storedKeeps && k > keeps && n > shared {
 			shared, keeps, best = n, k, i
 		}
 	}
-	if best < 0 {
-		return
-	}
-	c.total -= h.tokens
-	*h = c.saved[best]
-	c.saved = slices.Delete(c.saved, best, best+1)
+	return best
 }
 
 func (c *slotCache) filled(*Task) {}
