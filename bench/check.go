@@ -2,7 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -38,7 +37,7 @@ func (d *decoder) want(ok bool, path, format string, args ...any) {
 func (s *Scenario) check(d *decoder) {
 	d.want(plainName.MatchString(s.Name), "name", "%q: want letters, digits, '.', '_' and '-'", s.Name)
 	d.want(s.Trials >= 1 && s.Trials <= mostTrials, "trials", "%d: want 1 to %d", s.Trials, mostTrials)
-	d.want(s.Gateway.Kind == 0 || s.Gateway.Kind == yaml.MappingNode || s.Gateway.ShortTag() == "!!null", "gateway", "want a mapping: parts of the gateway's configuration")
+	d.want(s.Gateway.Kind == 0 || s.Gateway.Kind == yaml.MappingNode, "gateway", "want a mapping: parts of the gateway's configuration")
 	d.want(len(s.Loads) <= 50, "loads", "%d of them: want at most 50", len(s.Loads))
 	for i, x := range s.Loads {
 		d.want(x > 0 && x <= mostLoad && !slices.Contains(s.Loads[:i], x), fmt.Sprintf("loads[%d]", i), "%v: want different factors above 0, at most %d", x, mostLoad)
@@ -88,7 +87,7 @@ func (s *Scenario) checkClasses(d *decoder) {
 	for i, c := range s.Classes {
 		at := fmt.Sprintf("classes[%d]", i)
 		d.want(plainName.MatchString(c.Name) && s.class(c.Name) == &s.Classes[i], at+".name", "%q: want a name of its own, of letters, digits, '.', '_' and '-'", c.Name)
-		d.want(c.Deadline > 0, at+".deadline", "want when the first token is due, such as 10s")
+		d.want(c.Deadline > 0 && c.Deadline < endOfTime, at+".deadline", "want when the first token is due, such as 10s")
 		d.want(c.MinShare == nil || *c.MinShare >= 0 && *c.MinShare < 1, at+".min_share", "want 0 or more, below 1")
 	}
 }
@@ -175,7 +174,10 @@ func (s *Scenario) checkWho(d *decoder, at string, t *Source) {
 }
 
 func (s *Scenario) checkWhen(d *decoder, at string, t *Source) {
-	positive := func(x float64) bool { return x > 0 && x <= 1e6 && !math.IsNaN(x) }
+	positive := func(x float64) bool { return x > 0 && x <= 1e6 }
+	for key, v := range map[string]time.Duration{"from": t.From, "until": t.Until, "think": t.Think, "every": t.Every, "deadline": t.Deadline, "patience": t.Patience} {
+		d.want(v < endOfTime, at+"."+key, "%s: want less than %s", v, endOfTime)
+	}
 	switch t.Kind {
 	case "poisson", "burst":
 		d.want(positive(t.Rate), at+".rate", "%v: want requests per second above 0, at most 1000000", t.Rate)

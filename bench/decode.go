@@ -80,12 +80,10 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 	switch {
 	case n.Kind == yaml.AliasNode:
 		d.add(path, "anchors and aliases are not read here: want the value itself")
+	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
+		d.add(path, "it has no value: want %s, or no such key", wanted(t))
 	case t == nodeType:
 		v.Set(reflect.ValueOf(*n))
-	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
-		if t.Kind() != reflect.Slice && t.Kind() != reflect.Struct {
-			d.add(path, "it has no value: want %s, or no such key", wanted(t))
-		}
 	case t == durationType:
 		x, err := time.ParseDuration(n.Value)
 		if n.Kind != yaml.ScalarNode || err != nil || x < 0 {

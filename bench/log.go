@@ -111,20 +111,29 @@ func rawFiles(dir string) ([]string, error) {
 	return files, nil
 }
 
+// openRaw opens a raw log, packed or not.
+func openRaw(path string) (io.ReadCloser, error) {
+	f, err := os.Open(path)
+	if err != nil || !strings.HasSuffix(path, ".gz") {
+		return f, err
+	}
+	unpacked, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{unpacked, f}, nil
+}
+
 // readRaw reads one raw log, line by line.
 func readRaw(path string, request func(*Record), replica func(*ReplicaRecord)) error {
-	f, err := os.Open(path)
+	in, err := openRaw(path)
+	if err == nil {
+		err = errors.Join(readLines(in, request, replica), in.Close())
+	}
 	if err != nil {
-		return fmt.Errorf("reading a raw log: %w", err)
-	}
-	defer f.Close() //nolint:errcheck // only read
-	var in io.Reader = f
-	if strings.HasSuffix(path, ".gz") {
-		if in, err = gzip.NewReader(f); err != nil {
-			return fmt.Errorf("reading the raw log %s: %w", path, err)
-		}
-	}
-	if err := readLines(in, request, replica); err != nil {
 		return fmt.Errorf("reading the raw log %s: %w", path, err)
 	}
 	return nil

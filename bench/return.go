@@ -87,8 +87,11 @@ func sdkRetries(o *Record) bool {
 // comeBack reports whether a status tells the client to come another time.
 func comeBack(status int) bool { return status == 429 || status == 503 }
 
-// durationOf turns a number of seconds into a duration, to the nanosecond.
-func durationOf(s float64) time.Duration { return time.Duration(math.Round(s * float64(time.Second))) }
+// durationOf turns a number of seconds into a duration, to the nanosecond. What
+// is beyond the end of time is a little beyond it.
+func durationOf(s float64) time.Duration {
+	return time.Duration(math.Round(min(s, 2*endOfTime.Seconds()) * float64(time.Second)))
+}
 
 // blend makes one number of two, so that neighbours share nothing (the finisher
 // of splitmix64).

@@ -94,9 +94,9 @@ func (l *logs) loads() bool { return l.runs[0].load != l.runs[len(l.runs)-1].loa
 // names begins a row: its target, and its load where that differs.
 func (l *logs) names(r run) []string {
 	if l.loads() {
-		return []string{r.target, fmt.Sprintf("%g×", r.load)}
+		return []string{plainCell(r.target), fmt.Sprintf("%g×", r.load)}
 	}
-	return []string{r.target}
+	return []string{plainCell(r.target)}
 }
 
 func (l *logs) head(rest ...string) []string {
@@ -204,7 +204,7 @@ func (l *logs) parts(what, title string, parts []part) Table {
 					return math.NaN()
 				})
 			}
-			row := append(l.names(r), p.name, number(func(c *counts) float64 { return float64(c.sent) }).cell(count))
+			row := append(l.names(r), plainCell(p.name), number(func(c *counts) float64 { return float64(c.sent) }).cell(count))
 			for o := range outcomes {
 				row = append(row, number(func(c *counts) float64 { return float64(c.by[o]) }).cell(count))
 			}

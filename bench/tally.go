@@ -80,10 +80,15 @@ func readLogs(dir string) (*logs, error) {
 	if len(l.runs) == 0 {
 		return nil, fmt.Errorf("%s has no raw logs: want a directory with files *.jsonl or *.jsonl.gz from bench run", dir)
 	}
-	slices.SortStableFunc(l.runs, func(a, b run) int {
+	l.sort()
+	return l, nil
+}
+
+// sort puts the runs in the order of the tables' rows.
+func (l *logs) sort() {
+	slices.SortFunc(l.runs, func(a, b run) int {
 		return cmp.Or(cmp.Compare(a.load, b.load), cmp.Compare(rank(a.target), rank(b.target)), strings.Compare(a.target, b.target))
 	})
-	return l, nil
 }
 
 // rank puts plain proxies first, then foreign gateways, then this one, the

@@ -143,7 +143,7 @@ var traceEpoch = time.Date(2023, 1, 1, 0, 0, 0, 0, time.UTC)
 func (x *source) replay(i int) *Request {
 	line := x.trace[i]
 	r := x.request(i)
-	r.At = x.From + time.Duration(float64(line.at)/x.Speed)
+	r.At = x.From + durationOf(line.at.Seconds()/x.Speed)
 	left := line.input
 	for _, id := range line.blocks {
 		n := min(left, blockTokens)

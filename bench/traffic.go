@@ -3,6 +3,7 @@ package bench
 import (
 	"container/heap"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -202,7 +203,7 @@ func (x *source) next() {
 		}
 		r = x.single(i)
 	}
-	if x.Until > 0 && r.At >= x.Until {
+	if r.At >= endOfTime || x.Until > 0 && r.At >= x.Until {
 		return
 	}
 	x.sent++
@@ -256,23 +257,31 @@ func (x *source) prefix(r *Request) {
 	r.Prompt = append(r.Prompt, Part{Role: RoleSystem, Seed: blend(uint64(x.Prefix.Tokens), uint64(k)), Tokens: x.Prefix.Tokens})
 }
 
+// endOfTime is beyond any trial; no source goes on so long.
+const endOfTime = 10_000 * time.Hour
+
 // advance moves the source's clock on to when its rate has brought the given
 // number of requests: exponential pieces make a Poisson stream, whatever the
 // rate does meanwhile.
 func (x *source) advance(requests float64) {
 	x.at = max(x.at, x.From)
-	for x.Kind == "burst" {
+	if x.Kind != "burst" {
+		x.at += durationOf(requests / x.Rate)
+		return
+	}
+	round := x.Rate*(x.Every-x.For).Seconds() + x.Peak*x.For.Seconds()
+	whole := math.Floor(requests / round)
+	x.at += durationOf(whole * x.Every.Seconds())
+	for requests -= whole * round; x.at < endOfTime; {
 		rate, change := x.rateAt(x.at - x.From)
-		until := durationOf(requests / rate)
-		if x.at-x.From+until <= change {
-			x.at += until
+		left := change - (x.at - x.From)
+		if step := durationOf(requests / rate); step <= left {
+			x.at += step
 			return
 		}
-		left := change - (x.at - x.From)
 		requests -= left.Seconds() * rate
 		x.at += left
 	}
-	x.at += durationOf(requests / x.Rate)
 }
 
 // rateAt is a burst source's rate, and when it changes next.
