@@ -39,10 +39,28 @@ func (*benchRunCmd) Help() string {
 	b.WriteString("Shipped scenarios:\n")
 	for _, name := range bench.Shipped() {
 		if s, err := bench.Load(name); err == nil {
-			fmt.Fprintf(&b, "\n  %s: %s\n", name, strings.Join(strings.Fields(s.Note), " "))
+			fmt.Fprintf(&b, "\n  %s\n%s", name, wrapped(s.Note))
 		}
 	}
 	return b.String()
+}
+
+// wrapped sets a text in lines of a help page: as they are indented, they are
+// printed as they stand.
+func wrapped(text string) string {
+	const indent, width = "      ", 76
+	var b strings.Builder
+	at := width
+	for word := range strings.FieldsSeq(text) {
+		if at+1+len(word) > width {
+			b.WriteString("\n" + indent + word)
+			at = len(indent) + len(word)
+			continue
+		}
+		b.WriteString(" " + word)
+		at += 1 + len(word)
+	}
+	return strings.TrimPrefix(b.String(), "\n") + "\n"
 }
 
 type benchReportCmd struct {
@@ -94,13 +112,18 @@ type benchRun struct {
 	show     *benchProgress
 }
 
-// Run runs the scenario, writes the logs and the report, and fails if a rule
-// was broken.
+// Run runs the scenario.
 func (cmd *benchRunCmd) Run(ctx context.Context, c *console) error {
 	r, err := cmd.prepare(c)
 	if err != nil {
 		return err
 	}
+	return r.run(ctx, c)
+}
+
+// run runs all trials, writes the logs and the report, and fails if a rule was
+// broken.
+func (r *benchRun) run(ctx context.Context, c *console) error {
 	if err := r.begin(); err != nil {
 		return err
 	}
@@ -108,12 +131,12 @@ func (cmd *benchRunCmd) Run(ctx context.Context, c *console) error {
 	if err != nil {
 		return err
 	}
-	tables, err := bench.Report(cmd.Out)
+	tables, err := bench.Report(r.Out)
 	if err != nil {
 		return err
 	}
 	c.printf("\n%s\n", tables[0].Text())
-	c.printf("raw logs, report.md and report.html are in %s\n", cmd.Out)
+	c.printf("raw logs, report.md and report.html are in %s\n", r.Out)
 	if broken != nil {
 		return fmt.Errorf("rules were broken:\n  %s", strings.Join(broken, "\n  "))
 	}
@@ -308,6 +331,9 @@ func (r *benchRun) describe() {
 // one runs one trial of one target and writes its log. It gives the rules that
 // were broken.
 func (r *benchRun) one(ctx context.Context, s *bench.Scenario, t bench.Target, trial int) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("stopped; what was run before is in %s: %w", r.Out, err)
+	}
 	note := bench.RunMeta{Target: t.Name, Load: s.Load, Trial: trial, Runner: r.kind()}
 	r.show.begin(note.Name())
 	began := time.Now()
