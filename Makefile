@@ -3,6 +3,8 @@
 TOOL  := go tool -modfile=tools/go.mod
 LDV   := -X main.commit=$(shell git rev-parse --short HEAD 2>/dev/null)
 FUZZ  ?= 5s
+# go-nvml binds functions that NVIDIA's header calls deprecated, which the compiler would tell at length.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .PHONY: help
 help: ## this list
@@ -25,12 +27,15 @@ race: ## all tests under the race detector
 	go test -race ./...
 
 .PHONY: check
-check: ## what CI runs: format, vet, staticcheck, modernisers, race, short fuzz, build without cgo
+check: ## what CI runs: format, vet, staticcheck, modernisers, race, short fuzz, builds with and without cgo
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofumpt would change:"; echo "$$out"; exit 1; }
 	go vet ./...
 	$(TOOL) staticcheck ./...
 	@out=$$(go fix -diff ./... 2>&1); test -z "$$out" || { echo "go fix would change:"; echo "$$out"; exit 1; }
+	CGO_ENABLED=1 go build -o /dev/null ./cmd/switchyard
 	CGO_ENABLED=0 go build -o /dev/null ./cmd/switchyard
+	CGO_ENABLED=0 go vet ./replica/gpu ./cmd/switchyard
+	CGO_ENABLED=0 go test ./replica/gpu
 	go test -race ./...
 	$(MAKE) --no-print-directory fuzz
 
@@ -41,10 +46,14 @@ fuzz: ## every fuzz target for a moment (FUZZ=60s for longer)
 	    echo "fuzz $$(dirname $$f) $$t"; go test -run '^$$' -fuzz "^$$t$$" -fuzztime $(FUZZ) $$(dirname $$f) >/tmp/switchyard-fuzz.log 2>&1 || { cat /tmp/switchyard-fuzz.log; exit 1; }; \
 	  done; done
 
+.PHONY: deploy-check
+deploy-check: ## Dockerfile, compose file, Prometheus rules, as far as that goes without a container runtime
+	scripts/deploy-check.sh
+
 .PHONY: bench
 bench: ## the benchmarks of the parts
 	go test -run '^$$' -bench . -benchmem ./...
 
 .PHONY: test-engines
 test-engines: ## tests against a real Ollama; skipped with a word where there is none
-	go test -v -count=1 -timeout 15m -run 'RealEngine' ./cmd/switchyard
+	go test -v -count=1 -timeout 15m -run 'RealEngine' ./simserver ./cmd/switchyard

@@ -20,7 +20,7 @@ import (
 //  5. a forecast past the deadline refuses (R4), unless admission only observes;
 //  6. otherwise the request is promised, queued, and the queue is dispatched.
 func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
-	t.ask, t.engines = ask, joinEngines(ask.Engines)
+	t.ask, t.engines = ask, c.joinEngines(ask.Engines)
 	c.reclass(t, ask.Class)
 	c.arrivedIn(t)
 	if c.stopping {
@@ -64,7 +64,8 @@ func (c *core) reclass(t *Ticket, name string) {
 	t.class = c.classes[c.cfg.classOr(name)]
 }
 
-// resolve gives the candidates that some available replica serves.
+// resolve gives the candidates that some available replica serves. They are
+// valid until the next call.
 func (c *core) resolve(now time.Time, ask Ask, engines string) ([]string, *Refusal) {
 	names := ask.Models
 	if len(names) == 0 {
@@ -74,7 +75,7 @@ func (c *core) resolve(now time.Time, ask Ask, engines string) ([]string, *Refus
 		}
 		names = []string{name}
 	}
-	var usable []string
+	usable := c.namesList[:0]
 	known, unread := false, false
 	for _, m := range names {
 		l := lane{model: m, engines: engines, pin: ask.Pin}
@@ -88,6 +89,7 @@ func (c *core) resolve(now time.Time, ask Ask, engines string) ([]string, *Refus
 			}
 		}
 	}
+	c.namesList = usable
 	switch {
 	case len(usable) > 0:
 		return usable, nil
@@ -100,7 +102,7 @@ func (c *core) resolve(now time.Time, ask Ask, engines string) ([]string, *Refus
 // onlyModel is the model of a request that names none: the one that all
 // replicas which serve the path offer, if they offer the same one (R17).
 func (c *core) onlyModel(ask Ask) (string, *Refusal) {
-	l := lane{engines: joinEngines(ask.Engines), pin: ask.Pin}
+	l := lane{engines: c.joinEngines(ask.Engines), pin: ask.Pin}
 	var names []string
 	for _, r := range c.fleet {
 		if !c.servesPath(r, l) {
@@ -191,7 +193,7 @@ func (c *core) noReplica(now time.Time, ask Ask) *Refusal {
 func (c *core) modelNotFound(ask Ask) *Refusal {
 	var names []string
 	for _, r := range c.fleet {
-		if !c.servesPath(r, lane{engines: joinEngines(ask.Engines)}) {
+		if !c.servesPath(r, lane{engines: c.joinEngines(ask.Engines)}) {
 			continue
 		}
 		for _, m := range r.Facts.Models {

@@ -134,6 +134,13 @@ func (c *Controller) Report(now time.Time, name string, f replica.Facts) {
 	c.mu.report(now, name, f)
 }
 
+// ReportGPU takes a reading of a replica's GPUs in (R16).
+func (c *Controller) ReportGPU(now time.Time, name string, f replica.GPUFacts) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.mu.reportGPU(now, name, f)
+}
+
 // Reconfigure applies a checked configuration without dropping a request.
 func (c *Controller) Reconfigure(now time.Time, cfg Config) {
 	c.mu.Lock()

@@ -41,8 +41,11 @@ type core struct {
 	noteGrants bool // somebody asks for Granted
 	granted    []*Ticket
 
-	slotEnds []float64     // scratch of forecast
-	full     map[lane]bool // scratch of dispatch
+	joined    map[string]string // of joinEngines
+	joining   []byte            // scratch of joinEngines
+	namesList []string          // scratch of resolve
+	slotEnds  []float64         // scratch of forecast
+	full      map[lane]bool     // scratch of dispatch
 
 	stopping bool
 	stopAt   time.Time
@@ -71,6 +74,7 @@ func (c *core) init(cfg Config, now time.Time) {
 	c.bound = map[*Ticket]struct{}{}
 	c.output = map[outputKey]*lengths{}
 	c.full = map[lane]bool{}
+	c.joined = map[string]string{}
 	c.seen.init()
 	c.noted = map[*replica.Replica]noted{}
 	c.q = queue.New[lane](queueClasses(cfg.Classes), now)

@@ -52,7 +52,11 @@ func (t *Ticket) decided(now time.Time, class string, o Outcome, r Reason) Decis
 		d.DeadlineS = t.ask.Deadline.Sub(t.at).Seconds()
 	}
 	d.QueueMs = float64(t.queued) / float64(time.Millisecond)
-	d.Attempts = append([]AttemptNote{}, d.Attempts...) // never null in JSON
-	d.Candidates = append([]CandidateNote{}, d.Candidates...)
+	if d.Attempts == nil {
+		d.Attempts = []AttemptNote{} // never null in JSON
+	}
+	if d.Candidates == nil {
+		d.Candidates = []CandidateNote{}
+	}
 	return d
 }

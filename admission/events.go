@@ -26,6 +26,8 @@ const (
 	EventTrial    EventKind = "breaker half-open"
 	EventClosed   EventKind = "breaker closed"
 	EventFlagged  EventKind = "misconfigured"
+	EventSlow     EventKind = "slow"
+	EventFast     EventKind = "at speed again"
 	EventDraining EventKind = "draining"
 	EventResumed  EventKind = "resumed"
 )
@@ -36,6 +38,7 @@ const maxEvents = 256
 // noted is what was last told of a replica.
 type noted struct {
 	up, draining bool
+	slow         bool
 	state        breaker.State
 	flagged      string
 }
@@ -44,7 +47,7 @@ type noted struct {
 func (c *core) note(now time.Time, r *replica.Replica) {
 	v := r.Breaker.View(now)
 	was := c.noted[r]
-	is := noted{up: r.Up, draining: r.Draining, state: v.State, flagged: r.Flagged}
+	is := noted{up: r.Up, draining: r.Draining, slow: r.Slow != "", state: v.State, flagged: r.Flagged}
 	if is == was {
 		return
 	}
@@ -68,6 +71,13 @@ func (c *core) note(now time.Time, r *replica.Replica) {
 	}
 	if is.flagged != was.flagged && is.flagged != "" {
 		tell(EventFlagged, is.flagged)
+	}
+	if is.slow != was.slow {
+		if is.slow {
+			tell(EventSlow, r.Slow)
+		} else {
+			tell(EventFast, "")
+		}
 	}
 	if is.draining != was.draining {
 		if is.draining {

@@ -65,6 +65,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	v := judgeResult(r)
 	c.giveBack(now, a, r.Running)
 	rep.Attempts++
+	rep.OutputTokens += int64(r.Usage.OutputTokens)
 	t.decision.Attempts = append(t.decision.Attempts, AttemptNote{
 		Replica: a.Replica, Result: v.label, Ms: float64(now.Sub(a.lease.begun)) / float64(time.Millisecond),
 	})

@@ -27,6 +27,18 @@ func (c *core) report(now time.Time, name string, f replica.Facts) {
 	c.changed(now, r)
 }
 
+func (c *core) reportGPU(now time.Time, name string, f replica.GPUFacts) {
+	r := c.byName[name]
+	if r == nil {
+		return
+	}
+	slow := r.Slow
+	r.ObserveGPU(now, f)
+	if f.Fault != "" || r.Slow != slow { // else nothing that anyone waits for
+		c.changed(now, r)
+	}
+}
+
 // changed follows up on a replica whose availability may have changed.
 func (c *core) changed(now time.Time, r *replica.Replica) {
 	if at, ok := r.Breaker.NextChange(now); ok {
@@ -170,7 +182,7 @@ func (c *core) drainingRefusal(now time.Time) *Refusal {
 func (c *Controller) Helper(now time.Time, model string, engines []replica.Engine) (name, url string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := lane{model: model, engines: joinEngines(engines)}
+	l := lane{model: model, engines: c.mu.joinEngines(engines)}
 	var best *replica.Replica
 	for _, r := range c.mu.fleet {
 		if !r.Available(now) || r.Facts.Loading || !c.mu.serves(r, l) {
@@ -221,4 +233,14 @@ func (c *Controller) Works(name string) bool {
 	defer c.mu.Unlock()
 	r := c.mu.byName[name]
 	return r != nil && r.Held() > 0
+}
+
+// OutputTokens is how many tokens the replica has made in attempts that ended.
+func (c *Controller) OutputTokens(name string) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.mu.byName[name]; r != nil {
+		return r.OutputTokens
+	}
+	return 0
 }

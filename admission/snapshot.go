@@ -1,6 +1,10 @@
 package admission
 
-import "time"
+import (
+	"time"
+
+	"switchyard/replica"
+)
 
 // Snapshot is the whole state at one instant: the one source of /admin/state,
 // the gauges of /metrics and the dashboard. Its JSON names are the interface.
@@ -52,28 +56,29 @@ type ClassState struct {
 
 // ReplicaState is one replica.
 type ReplicaState struct {
-	Name              string       `json:"name"`
-	URL               string       `json:"url"`
-	Engine            string       `json:"engine"`
-	EngineVersion     string       `json:"engine_version,omitempty"`
-	Up                bool         `json:"up"`
-	Loading           bool         `json:"loading"`
-	Err               string       `json:"error,omitempty"`
-	Draining          bool         `json:"draining"`
-	Tier              int          `json:"tier"`
-	Slots             SlotState    `json:"slots"`
-	Breaker           BreakerState `json:"breaker"`
-	HeldOffS          float64      `json:"held_off_s"`
-	Models            []ModelState `json:"models"`
-	AnyModel          bool         `json:"any_model"`
-	ModelsRead        bool         `json:"models_read"`
-	PromptTokensPerS  float64      `json:"prompt_tokens_per_s"`
-	DecodeTokensPerS  float64      `json:"decode_tokens_per_s"`
-	Misconfigured     string       `json:"misconfigured,omitempty"`
-	GPU               any          `json:"gpu"`
-	Attempts          int64        `json:"attempts"`
-	AttemptsFailed    int64        `json:"attempts_failed"`
-	ConsecutiveFailed int          `json:"consecutive_failed"`
+	Name              string            `json:"name"`
+	URL               string            `json:"url"`
+	Engine            string            `json:"engine"`
+	EngineVersion     string            `json:"engine_version,omitempty"`
+	Up                bool              `json:"up"`
+	Loading           bool              `json:"loading"`
+	Err               string            `json:"error,omitempty"`
+	Draining          bool              `json:"draining"`
+	Tier              int               `json:"tier"`
+	Slots             SlotState         `json:"slots"`
+	Breaker           BreakerState      `json:"breaker"`
+	HeldOffS          float64           `json:"held_off_s"`
+	Models            []ModelState      `json:"models"`
+	AnyModel          bool              `json:"any_model"`
+	ModelsRead        bool              `json:"models_read"`
+	PromptTokensPerS  float64           `json:"prompt_tokens_per_s"`
+	DecodeTokensPerS  float64           `json:"decode_tokens_per_s"`
+	Misconfigured     string            `json:"misconfigured,omitempty"`
+	Slow              string            `json:"slow,omitempty"` // why forecasts take it for slower than it was or could be
+	GPU               *replica.GPUFacts `json:"gpu"`            // nil until it was read
+	Attempts          int64             `json:"attempts"`
+	AttemptsFailed    int64             `json:"attempts_failed"`
+	ConsecutiveFailed int               `json:"consecutive_failed"`
 }
 
 // SlotState is a replica's slot ledger. Total = Free + Busy + Zombie + Foreign

@@ -54,7 +54,10 @@ func replicaState(now time.Time, r *replica.Replica) ReplicaState {
 		Up: r.Up, Loading: r.Facts.Loading, Err: r.Err, Draining: r.Draining, Tier: r.Config.Tier,
 		Breaker:  BreakerState{State: v.State.String(), Allowance: v.Share, Reason: v.Reason},
 		HeldOffS: max(0, r.HoldUntil.Sub(now).Seconds()), AnyModel: r.Facts.AnyModel, ModelsRead: r.Facts.ModelsRead,
-		Misconfigured: r.Flagged, Attempts: r.Attempts, AttemptsFailed: r.Failed, ConsecutiveFailed: v.Consecutive,
+		Slow: r.Slow, Misconfigured: r.Flagged, Attempts: r.Attempts, AttemptsFailed: r.Failed, ConsecutiveFailed: v.Consecutive,
+	}
+	if g := r.GPU; g.Source != "" {
+		rs.GPU = &g
 	}
 	if v.State == breaker.Open {
 		rs.Breaker.NextTrialS = max(0, v.NextTrial.Sub(now).Seconds())

@@ -112,26 +112,34 @@ const (
 	leaseGone
 )
 
-func joinEngines(es []replica.Engine) string {
+// joinEngines makes one name of several, always the same one: a lane has it.
+func (c *core) joinEngines(es []replica.Engine) string {
 	if len(es) == 1 {
 		return string(es[0])
 	}
-	var b strings.Builder
-	b.Grow(40) // all there are
+	b := c.joining[:0]
 	for i, e := range es {
 		if i > 0 {
-			b.WriteByte(',')
+			b = append(b, ',')
 		}
-		b.WriteString(string(e))
+		b = append(b, e...)
 	}
-	return b.String()
+	c.joining = b
+	joined, ok := c.joined[string(b)]
+	if !ok {
+		joined = string(b)
+		c.joined[joined] = joined
+	}
+	return joined
 }
 
 func containsName(joined, name string) bool {
-	if joined == name {
-		return true
+	for one := range strings.SplitSeq(joined, ",") {
+		if one == name {
+			return true
+		}
 	}
-	return strings.Contains(joined, ",") && slices.Contains(strings.Split(joined, ","), name)
+	return false
 }
 
 // avoiding adds a replica to those tried.

@@ -94,7 +94,7 @@ func (p *probed) llamaCpp(f *replica.Facts, v model.ModelView) {
 	}
 	st := s.model.Stats(now)
 	f.Progress = st.PromptTokens + st.TokensGenerated
-	for _, slot := range s.model.Slots(now) {
+	for _, slot := range s.model.Slots(now, "") {
 		if t := slot.Task; t != nil && t.Processed < t.Prompt {
 			f.Progress += t.Processed
 		}

@@ -68,7 +68,7 @@ type Replica struct {
 	APIKeyEnv   string     `yaml:"api_key_env" form:"env"`
 	CAFile      string     `yaml:"ca_file"`
 	CacheTokens int        `yaml:"cache_tokens" zero:"auto" in:"[1,1000000000]" later:"affinity"` // 0: auto
-	GPU         GPU        `yaml:"gpu" later:"GPU readings"`
+	GPU         GPU        `yaml:"gpu"`
 }
 
 // Class is one priority class.

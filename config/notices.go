@@ -34,18 +34,11 @@ func (c *Config) later(path string, v reflect.Value, asked map[string][]string) 
 			at, x := join(path, f.name), v.Field(f.index)
 			if f.later == "" {
 				c.later(at, x, asked)
-			} else if c.marks.has(at) && asksForSomething(x) {
+			} else if c.marks.has(at) && !x.IsZero() {
 				asked[f.later] = append(asked[f.later], at)
 			}
 		}
 	}
-}
-
-func asksForSomething(v reflect.Value) bool {
-	if g, ok := v.Interface().(GPU); ok {
-		return g.Mode != GPUNone
-	}
-	return !v.IsZero()
 }
 
 // Warnings gives a line for each thing that is allowed but probably not meant.

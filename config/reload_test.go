@@ -104,7 +104,6 @@ admission: {enabled: true}
 affinity: {enabled: true, pin_slots: false}
 `)
 	require.Equal(t, []string{
-		"GPU readings: not in force in this version, though the file sets replicas[0].gpu",
 		"affinity: not in force in this version, though the file sets replicas[1].cache_tokens, affinity.enabled",
 		"fair shares between keys: not in force in this version, though the file sets keys.list[0].weight",
 		"limits per key: not in force in this version, though the file sets keys.list[0].max_running, keys.list[1].tokens_per_minute",

@@ -16,7 +16,8 @@ type Answer struct {
 
 // ReadAnswer reads a whole answer to a request for ep in one pass.
 func ReadAnswer(f Format, ep *Endpoint, body []byte) Answer {
-	var all said
+	var few [4]int
+	all := said{finished: few[:0]}
 	if text := bytes.TrimSpace(body); len(text) > 0 && text[0] == '[' {
 		if !all.readList(text) { // llama.cpp, to several prompts at once
 			return Answer{Broken: true}

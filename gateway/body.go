@@ -36,7 +36,7 @@ func (q *visit) body() (body []byte, free func(), err error) {
 		return nil, nil, nil
 	}
 	q.begun = true
-	q.flight.onCut(func() { q.readBy(time.Unix(1, 0)) })
+	q.flight.onCut(q)
 	if body, free, err = q.g.readBody(q.r); err != nil {
 		return nil, nil, err
 	}
@@ -45,6 +45,9 @@ func (q *visit) body() (body []byte, free func(), err error) {
 	q.bodyAt, q.size = time.Now(), int64(len(body))
 	return body, free, nil
 }
+
+// cutShort ends the reading of the body.
+func (q *visit) cutShort() { q.readBy(time.Unix(1, 0)) }
 
 // bodyFailed is the end of a request whose body did not come as it should.
 func (q *visit) bodyFailed(err error) ending {
@@ -90,10 +93,11 @@ func (g *Gateway) readBody(r *http.Request) (body []byte, free func(), err error
 		u.free()
 		return nil, nil, bodyError(err)
 	}
-	if len(u.buf) < pooledFrom {
-		return u.buf, nil, nil
+	body = u.buf
+	if len(body) >= pooledFrom {
+		free = func() { giveBack(body) }
 	}
-	return u.buf, u.free, nil
+	return body, free, nil
 }
 
 // upload is a body that is still coming.
@@ -199,8 +203,8 @@ func giveBack(b []byte) {
 	if c < pooledFrom || c > pooledTo || c&(c-1) != 0 {
 		return
 	}
-	b = b[:0]
-	bodyPools[bits.Len(uint(c-1))].Put(&b)
+	empty := b[:0]
+	bodyPools[bits.Len(uint(c-1))].Put(&empty)
 }
 
 // What is read of a body that nobody wants.

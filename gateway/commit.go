@@ -43,10 +43,10 @@ func (j *job) begin(h head) {
 	} else if h.length >= 0 {
 		to["Content-Length"] = contentLength(h)
 	}
-	j.mark(to, "X-Switchyard-Replica", 0, h.assignment.Replica)
-	j.mark(to, "X-Switchyard-Attempts", 1, strconv.Itoa(h.assignment.Attempt))
-	j.mark(to, "X-Switchyard-Queue-Ms", 2, strconv.FormatInt(h.assignment.Queued.Milliseconds(), 10))
-	j.mark(to, "X-Switchyard-Affinity", 3, "none")
+	mark(to, "X-Switchyard-Replica", j.values[0:1:1], h.assignment.Replica)
+	mark(to, "X-Switchyard-Attempts", j.values[1:2:2], strconv.Itoa(h.assignment.Attempt))
+	mark(to, "X-Switchyard-Queue-Ms", j.values[2:3:3], strconv.FormatInt(h.assignment.Queued.Milliseconds(), 10))
+	mark(to, "X-Switchyard-Affinity", j.values[3:4:4], "none")
 	j.sendHead(h.status)
 }
 
@@ -55,10 +55,10 @@ func (j *job) sendHead(status int) {
 	j.w.WriteHeader(status)
 }
 
-// mark sets a header of ours; its value lies in the job, in place i.
-func (j *job) mark(to http.Header, name string, i int, value string) {
-	j.values[i] = value
-	to[name] = j.values[i : i+1 : i+1]
+// mark sets a header of ours; its value lies in place, of which there is one.
+func mark(to http.Header, name string, place []string, value string) {
+	place[0] = value
+	to[name] = place
 }
 
 var accelOff = []string{"no"}
@@ -231,7 +231,7 @@ func forwardable(h http.Header) {
 
 // viaHeader is the Via of a request to a replica: the client's and ours.
 func (g *Gateway) viaHeader(h http.Header) string {
-	own := "1.1 " + g.view.Load().via
+	own := g.view.Load().viaLine
 	if before := h["Via"]; len(before) > 0 {
 		return strings.Join(before, ", ") + ", " + own
 	}

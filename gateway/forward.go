@@ -107,9 +107,14 @@ func (q *visit) until(limit time.Duration) time.Time {
 // cuttable is the request's context, which also ends when the time to drain does.
 func (q *visit) cuttable() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(q.r.Context())
-	q.flight.onCut(cancel)
+	q.flight.onCut(cancelling(cancel))
 	return ctx, cancel
 }
+
+// cancelling is the step of a request that a context ends.
+type cancelling context.CancelFunc
+
+func (c cancelling) cutShort() { c() }
 
 // parcel is a request's body on its way to one replica.
 type parcel struct {

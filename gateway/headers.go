@@ -18,7 +18,7 @@ const anonymous = "anonymous"
 // requestID keeps the client's X-Request-ID if it can stand in logs and paths
 // as it is, and makes one otherwise.
 func requestID(h http.Header) string {
-	if id := h.Get("X-Request-Id"); saneID(id) {
+	if id := first(h, "X-Request-Id"); saneID(id) {
 		return id
 	}
 	var b [16]byte
@@ -74,7 +74,7 @@ func (v *view) findKey(h http.Header) *Key {
 		return nil
 	}
 	var found *Key
-	for _, shown := range [...]string{bearer(h), strings.TrimSpace(h.Get("X-Api-Key"))} {
+	for _, shown := range [...]string{bearer(h), strings.TrimSpace(first(h, "X-Api-Key"))} {
 		if shown == "" {
 			continue
 		}
@@ -89,7 +89,7 @@ func (v *view) findKey(h http.Header) *Key {
 }
 
 func bearer(h http.Header) string {
-	scheme, token, _ := strings.Cut(strings.TrimSpace(h.Get("Authorization")), " ")
+	scheme, token, _ := strings.Cut(strings.TrimSpace(first(h, "Authorization")), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return ""
 	}
@@ -278,7 +278,7 @@ func preferWait(lines []string) (time.Duration, bool) {
 // sdkTimeout reads how long the OpenAI and Anthropic SDKs will wait.
 func sdkTimeout(h http.Header) (time.Duration, bool) {
 	for _, name := range [...]string{"X-Stainless-Read-Timeout", "X-Stainless-Timeout"} {
-		if d, ok := seconds(strings.TrimSpace(h.Get(name))); ok && d > 0 {
+		if d, ok := seconds(strings.TrimSpace(first(h, name))); ok && d > 0 {
 			return d, true
 		}
 	}

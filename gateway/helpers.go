@@ -110,7 +110,7 @@ func (q *visit) apart(way func(body []byte) *denial) {
 func (q *visit) helper(model string) (name, sent string, d *denial) {
 	engines := q.g.enginesOf(q.ep)
 	now := time.Now()
-	names := q.v.candidates(model, q.format)
+	names := q.candidates(model)
 	if len(names) == 0 {
 		names = []string{""}
 	}

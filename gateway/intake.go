@@ -23,7 +23,7 @@ type visit struct {
 	v      *view // the settings it came under
 	w      http.ResponseWriter
 	r      *http.Request
-	conn   *http.ResponseController
+	conn   http.ResponseController
 	ep     *dialect.Endpoint
 	format dialect.Format
 	id     string
@@ -38,6 +38,8 @@ type visit struct {
 	byHeader string // the class its headers ask for
 	class    string // the class it has, as far as known
 	patience patience
+	values   [2]string // backing of the header values we set
+	only     [1]string // backing of candidates
 
 	// Of an inference request.
 	ticket *admission.Ticket
@@ -49,20 +51,22 @@ type visit struct {
 // cost, and nothing is read of a body before its headers have passed.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := &visit{
-		g: g, v: g.view.Load(), w: w, r: r, conn: http.NewResponseController(w),
+		g: g, v: g.view.Load(), w: w, r: r, conn: *http.NewResponseController(w),
 		id: requestID(r.Header), at: time.Now(),
 	}
 	defer q.flight.end()
 	defer q.linger()
 	h := w.Header()
-	h["X-Request-Id"] = []string{q.id}
+	mark(h, "X-Request-Id", q.values[0:1:1], q.id)
 	if g.draining.Load() != nil {
 		h["Connection"] = []string{"close"}
 	}
 	if r.ContentLength != 0 {
 		// Also for a body that nobody wants: the server reads on to its end.
 		q.readBy(q.at.Add(q.v.Limits.ReadBodyTimeout))
-		q.writable() // for 100 Continue
+		if first(r.Header, "Expect") != "" {
+			q.writable() // for 100 Continue
+		}
 	}
 	if q.v.cors(h, r) {
 		w.WriteHeader(http.StatusNoContent)
@@ -165,7 +169,7 @@ func (q *visit) guarded(d *denial) {
 
 // ride takes the accepted request through waiting, attempts and its answer.
 func (q *visit) ride() {
-	q.flight.onCut(q.job.cutShort)
+	q.flight.onCut(q.job)
 	q.end.outcome, q.end.reason = q.job.run()
 	q.end.status = q.job.record.Status
 }
@@ -239,7 +243,7 @@ func (q *visit) readable() bool {
 		return false
 	}
 	q.class = q.v.class(q.byHeader, j.ask.ServiceTier, q.key)
-	q.w.Header()["X-Switchyard-Class"] = []string{q.class}
+	mark(q.w.Header(), "X-Switchyard-Class", q.values[1:2:2], q.class)
 	j.class = q.class
 	return true
 }
@@ -270,7 +274,7 @@ func (q *visit) admitted() bool {
 
 // askFor is what the controller is to know about the request.
 func (q *visit) askFor(j *job) (admission.Ask, *denial) {
-	names := q.v.candidates(j.ask.Model, q.format)
+	names := q.candidates(j.ask.Model)
 	if d := q.mayAsk(j.ask.Model); d != nil {
 		return admission.Ask{}, d
 	}
@@ -315,7 +319,7 @@ func (q *visit) credentials() *denial {
 func (q *visit) wishes() (d *denial) {
 	q.byHeader, d = q.v.headerClass(q.r.Header)
 	q.class = q.v.class(q.byHeader, "", q.key)
-	q.w.Header()["X-Switchyard-Class"] = []string{q.class}
+	mark(q.w.Header(), "X-Switchyard-Class", q.values[1:2:2], q.class)
 	if d == nil {
 		q.patience, d = q.v.headerDeadline(q.r.Header)
 	}
@@ -339,19 +343,20 @@ func unreadable(err error) *denial {
 
 // candidates are the names that may stand behind a public name, best first;
 // none where the client names no model.
-func (v *view) candidates(name string, f dialect.Format) []string {
+func (q *visit) candidates(name string) []string {
 	if name == "" {
 		return nil
 	}
-	if c, ok := v.aliases[name]; ok {
+	if c, ok := q.v.aliases[name]; ok {
 		return c
 	}
-	if f == dialect.Ollama {
-		if c, ok := v.aliases[untagged(name)]; ok {
+	if q.format == dialect.Ollama {
+		if c, ok := q.v.aliases[untagged(name)]; ok {
 			return c
 		}
 	}
-	return []string{name}
+	q.only[0] = name
+	return q.only[:]
 }
 
 // mayAsk checks the key's models. A request that names none is for the only

@@ -106,8 +106,13 @@ type flights struct {
 
 // flight is one request under way. Its fields are guarded by its flights' mutex.
 type flight struct {
-	of        *flights
-	interrupt func() // ends its present step when the time to drain is over
+	of   *flights
+	step step // what it is at; nil: nothing that has to be cut short
+}
+
+// step is what a request is at while the time to drain may run out.
+type step interface {
+	cutShort() // ends it, at once and from any goroutine; it must not block
 }
 
 // begin registers a request.
@@ -121,14 +126,14 @@ func (fs *flights) begin(f *flight) {
 	fs.mu.live[f] = struct{}{}
 }
 
-// onCut says what ends the request's present step when the time to drain is
-// over; if it is over already, that happens at once. interrupt must not block.
-func (f *flight) onCut(interrupt func()) {
+// onCut says what is to be cut short when the time to drain is over; if it is
+// over already, that happens at once.
+func (f *flight) onCut(s step) {
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()
-	f.interrupt = interrupt
-	if f.of.mu.cut && interrupt != nil {
-		interrupt()
+	f.step = s
+	if f.of.mu.cut && s != nil {
+		s.cutShort()
 	}
 }
 
@@ -153,8 +158,8 @@ func (fs *flights) cutShort() int {
 	defer fs.mu.Unlock()
 	fs.mu.cut = true
 	for f := range fs.mu.live {
-		if f.interrupt != nil {
-			f.interrupt()
+		if f.step != nil {
+			f.step.cutShort()
 		}
 	}
 	return len(fs.mu.live)

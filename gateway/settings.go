@@ -115,6 +115,7 @@ type view struct {
 	links   map[string]*link // by replica name
 	retired map[string]*link // of the view before, for attempts granted just before a reload
 	via     string           // pseudonym in Via
+	viaLine string           // its entry there
 }
 
 // link is the connection to a replica.
@@ -136,6 +137,7 @@ func newView(s Settings, old *view) *view {
 		retired:  map[string]*link{},
 	}
 	v.via = "switchyard-" + v.Instance
+	v.viaLine = "1.1 " + v.via
 	for i, c := range v.Classes {
 		v.ranks[c.Name] = i
 	}

@@ -40,18 +40,22 @@ type Replica struct {
 	Err      string // why it is not up
 	Draining bool
 	Flagged  string // misconfigured: its answer to its own key or model
+	Slow     string // why forecasts take it for slower than it was or could be
 	Breaker  *breaker.Breaker
+	GPU      GPUFacts // last reading of its GPUs
 
 	HoldUntil time.Time // held off (429, 503) until then
 	Trials    int       // slots held by attempts begun while half-open
 
 	Attempts, Failed int64 // attempts ended, and those that counted as failures
+	OutputTokens     int64 // that those attempts made
 
 	pause     time.Duration // next hold-off when the replica names none
 	failed    int           // failed rounds in a row
 	learned   int           // vLLM: slots found so far
 	pools     map[string]*pool
 	speeds    map[string]*Speed
+	gpu       gpuState
 	cleanPass bool // a success since the last poison request
 	poisoned  bool // a poison request was seen
 }
@@ -168,8 +172,9 @@ func (r *Replica) Speed(model string) *Speed {
 	}
 	s := r.speeds[key]
 	if s == nil {
-		s = &Speed{}
+		s = &Speed{pace: r.gpu.pace}
 		r.speeds[key] = s
+		r.place()
 	}
 	return s
 }
@@ -254,6 +259,7 @@ func (r *Replica) Observe(now time.Time, f Facts) (changed bool) {
 	r.merge(f)
 	r.learnSlots(f)
 	r.resize()
+	r.place()
 	r.Breaker.ProbeOK(now)
 	if !f.Loading && (!was || f.InHand >= 0 && f.InHand < r.total("")) {
 		r.HoldUntil = time.Time{} // it says itself that it has room

@@ -7,13 +7,33 @@ import (
 
 // Speed is what has been learned of one model on one replica. All figures are
 // exponentially weighted means that start at the first sample; zero: unknown.
+//
+// Prompt processing is bound by the GPU's arithmetic, so its time goes with the
+// inverse of the SM clock, while decoding waits for memory and hardly feels it
+// (Patel et al., Splitwise, ISCA 2024; Maliakel et al., arXiv:2501.08219). So
+// prompt times are learned as at the full clock and predicted at the present
+// one: a throttled card is forecast as slow before it has answered slowly, and
+// as fast again once it runs freely. Where the rule is off, the mean follows
+// what is measured, as always.
 type Speed struct {
-	promptPerToken mean    // seconds per uncached prompt token
-	decodePerToken mean    // seconds per output token of one stream
-	first          mean    // seconds from sending to the first token, loading left out
-	hold           mean    // seconds a slot was held
-	load           mean    // seconds a load took
-	late, lateBy   float64 // lateBy is e^late − 1
+	figures           // where the model runs now
+	elsewhere figures // as they were on the GPU while it is on the CPU, and the other way round
+	onCPU     bool
+	load      mean    // seconds a load took
+	late      float64 // see Late
+	lateBy    float64 // e^late − 1
+	pace      float64 // share of the full SM clock now; 0 like 1: full
+	usual     float64 // seconds per output token when it was last as usual
+	slow      int     // samples in a row far from that
+	collapsed bool    // and so many that it is believed
+}
+
+// figures are what depends on where a model runs.
+type figures struct {
+	promptPerToken mean // seconds per uncached prompt token, at the full SM clock
+	decodePerToken mean // seconds per output token of one stream
+	first          mean // seconds from sending to the first token, loading left out, at the full SM clock
+	hold           mean // seconds a slot was held
 }
 
 // Sample is one finished attempt as a teacher. Zero fields teach nothing.
@@ -33,20 +53,97 @@ const minPromptSample = 16
 
 // Learn takes a sample in.
 func (s *Speed) Learn(x Sample) {
+	s.watch(x)
 	if x.Prompt > 0 && x.PromptTokens >= minPromptSample {
-		s.promptPerToken.add(x.Prompt.Seconds() / float64(x.PromptTokens))
+		s.promptPerToken.add(x.Prompt.Seconds() / float64(x.PromptTokens) * s.clock())
 	}
 	if x.Decode > 0 && x.OutputTokens > 1 {
-		s.decodePerToken.add(x.Decode.Seconds() / float64(x.OutputTokens-1))
+		s.decodePerToken.add(x.decode())
 	}
 	if x.First > 0 {
-		s.first.add(max(0, x.First-x.Load).Seconds())
+		s.first.add(max(0, x.First-x.Load).Seconds() * s.clock())
 	}
 	if x.Hold > 0 {
 		s.hold.add(max(0, x.Hold-x.Load).Seconds())
 	}
 	if x.Load > loadNoise {
 		s.load.add(x.Load.Seconds())
+	}
+}
+
+func (x *Sample) decode() float64 { return x.Decode.Seconds() / float64(x.OutputTokens-1) }
+
+func (s *Speed) clock() float64 {
+	if s.pace > 0 {
+		return s.pace
+	}
+	return 1
+}
+
+// A collapse is collapseRun answers in a row that took over collapseFactor
+// times the usual per token: more than a full batch does to a stream, and less
+// than the loss of a GPU.
+const (
+	collapseFactor = 4
+	collapseRun    = 3
+	usualSamples   = 8 // from so many on a mean counts as usual
+)
+
+// watch looks for a collapse of the decode speed, and for its end. Either way
+// what was learned before is about another machine: the next sample replaces
+// it, where it would otherwise move it by an eighth.
+func (s *Speed) watch(x Sample) {
+	if x.Decode <= 0 || x.OutputTokens <= 1 {
+		return
+	}
+	d := x.decode()
+	switch {
+	case s.collapsed && d < s.usual*collapseFactor/2:
+		s.collapsed = false
+		s.renew()
+	case s.collapsed:
+	case s.decodePerToken.n < usualSamples || d <= collapseFactor*s.usual:
+		s.usual, s.slow = s.decodePerToken.v, 0
+	default:
+		if s.slow++; s.slow == collapseRun {
+			s.collapsed, s.slow = true, 0
+			s.renew()
+		}
+	}
+}
+
+// renew makes every figure an assumption that its next sample replaces.
+func (f *figures) renew() {
+	for _, m := range []*mean{&f.promptPerToken, &f.decodePerToken, &f.first, &f.hold} {
+		m.n = 0
+	}
+}
+
+// Collapsed reports whether it decodes far slower than it used to.
+func (s *Speed) Collapsed() bool { return s.collapsed }
+
+// UsualTokensPerS is the decode speed before it collapsed.
+func (s *Speed) UsualTokensPerS() float64 { return rate(mean{v: s.usual}) }
+
+// cpuFactor is what a model that fell off the GPU is assumed to have become
+// slower by until it has answered from there: about what a GPU's memory is
+// faster by. One answer settles it.
+const cpuFactor = 10
+
+// Place says where the model runs now. What was learned of it on the other
+// device is put aside for when it comes back.
+func (s *Speed) Place(onCPU bool) {
+	if s.onCPU == onCPU {
+		return
+	}
+	s.onCPU, s.collapsed, s.slow = onCPU, false, 0
+	s.figures, s.elsewhere = s.elsewhere, s.figures
+	if onCPU && s.figures == (figures{}) {
+		s.figures = s.elsewhere
+		for _, m := range []*mean{&s.promptPerToken, &s.decodePerToken, &s.first, &s.hold} {
+			m.v *= cpuFactor
+		}
+		s.renew()
 	}
 }
 
@@ -58,20 +155,20 @@ const loadNoise = 200 * time.Millisecond
 // known is false while nothing has been learned.
 func (s *Speed) FirstToken(tokens int) (d time.Duration, known bool) {
 	switch {
-	case s.promptPerToken.n > 0:
-		return seconds(s.promptPerToken.v * float64(tokens)), true
-	case s.first.n > 0:
-		return seconds(s.first.v), true
+	case s.promptPerToken.known():
+		return seconds(s.promptPerToken.v * float64(tokens) / s.clock()), true
+	case s.first.known():
+		return seconds(s.first.v / s.clock()), true
 	}
 	return 0, false
 }
 
 // Service predicts how long a slot is held, loading left out.
 func (s *Speed) Service(promptTokens, outputTokens int) (d time.Duration, known bool) {
-	if s.promptPerToken.n > 0 && s.decodePerToken.n > 0 && outputTokens > 0 {
-		return seconds(s.promptPerToken.v*float64(promptTokens) + s.decodePerToken.v*float64(outputTokens)), true
+	if s.promptPerToken.known() && s.decodePerToken.known() && outputTokens > 0 {
+		return seconds(s.promptPerToken.v*float64(promptTokens)/s.clock() + s.decodePerToken.v*float64(outputTokens)), true
 	}
-	if s.hold.n > 0 {
+	if s.hold.known() {
 		return seconds(s.hold.v), true
 	}
 	return 0, false
@@ -103,13 +200,13 @@ func (s *Speed) Timed(predicted, actual time.Duration) {
 func (s *Speed) Decode() float64 { return s.decodePerToken.v }
 
 // PromptTokensPerS is the measured prompt speed; 0 unknown.
-func (s *Speed) PromptTokensPerS() float64 { return rate(s.promptPerToken) }
+func (s *Speed) PromptTokensPerS() float64 { return rate(s.promptPerToken) * s.clock() }
 
 // DecodeTokensPerS is the measured decode speed of one stream; 0 unknown.
 func (s *Speed) DecodeTokensPerS() float64 { return rate(s.decodePerToken) }
 
 // Known reports whether anything has been learned.
-func (s *Speed) Known() bool { return s.hold.n > 0 || s.first.n > 0 }
+func (s *Speed) Known() bool { return s.hold.known() || s.first.known() }
 
 // meanWeight is the weight of a new sample: the mean follows a change of
 // speed within some 20 samples and smooths over single outliers.
@@ -117,8 +214,10 @@ const meanWeight = 0.125
 
 type mean struct {
 	v float64
-	n int
+	n int // samples; 0 with a v: an assumption
 }
+
+func (m mean) known() bool { return m.n > 0 || m.v > 0 }
 
 func (m *mean) add(x float64) {
 	m.n++

@@ -21,6 +21,9 @@ type ask struct {
 	messages bool     // a conversation: the answer is part of the next prompt
 	said     []string // the prompts of a completion, echoed by llama.cpp
 	image    bool
+	grammar  string
+	think    bool      // the answer begins with reasoning
+	call     *toolCall // the answer is a tool call
 
 	includeUsage   bool
 	perToken       bool // timings with each event
@@ -124,10 +127,10 @@ func (c *content) UnmarshalJSON(b []byte) error {
 }
 
 // promptOf chains system text, tools and messages.
-func promptOf(system string, tools json.RawMessage, messages []message) []model.Part {
+func promptOf(system string, offered tools, messages []message) []model.Part {
 	var parts []model.Part
-	if len(tools) > 0 {
-		parts = chain(parts, "tools", string(tools), 0)
+	if len(offered.raw) > 0 {
+		parts = chain(parts, "tools", string(offered.raw), 0)
 	}
 	if system != "" {
 		parts = chain(parts, "system", system, messageTokens)

@@ -27,22 +27,32 @@ type call struct {
 	head bool // headers are out
 	role bool // the first token is out
 	buf  []byte
+
+	processed int // prompt tokens that the client was told of; negative: nothing yet
 }
 
 // form is how an answer looks in one format: bytes are appended to b.
 type form interface {
 	contentType(stream bool) string
-	// progress is said after each batch of a prompt, where the client asked.
-	progress(b []byte, a *answer) []byte
+	// progress is said as a prompt begins and after each of its batches, where
+	// the client asked.
+	progress(b []byte, a *answer, processed int) []byte
 	// first is what comes before the first token.
 	first(b []byte, a *answer) []byte
-	token(b []byte, a *answer, task int, text string) []byte
+	// piece is one output token.
+	piece(b []byte, a *answer, task int, p piece) []byte
 	// ended is said when one of several tasks has ended.
 	ended(b []byte, a *answer, task int) []byte
 	// last ends the stream.
 	last(b []byte, a *answer) []byte
 	// whole is an answer that is not streamed.
 	whole(b []byte, a *answer) []byte
+}
+
+// mortal is a form that has a word for the death of Ollama's runner; elsewhere
+// a stream just ends.
+type mortal interface {
+	died(b []byte, a *answer) []byte
 }
 
 // answer is what a form needs to know.
@@ -61,15 +71,18 @@ type answer struct {
 	tasks   []taskView
 	pre     []byte // a form's own: what is the same in each event
 	post    []byte
-	events  int // said so far, where a form numbers them
+	events  int       // said so far, where a form numbers them
+	items   int       // blocks or items begun, where a form has them
+	saying  pieceKind // what the one that is open is made of
 }
 
 // taskView is a copy of a task's state.
 type taskView struct {
 	prompt, cached, processed, decoded int
+	target                             int // output tokens there will be
 	limited, done                      bool
 	slot                               int
-	promptTime, decodeTime, queued     time.Duration
+	promptTime, decodeTime             time.Duration
 }
 
 // headTime says when an engine sends the headers of a stream.
@@ -94,7 +107,7 @@ func (s *Server) infer(w http.ResponseWriter, r *http.Request, a *ask, f form) {
 	if n, err := strconv.Atoi(r.Header.Get(OutputHeader)); err == nil && n > 0 {
 		a.Output = n
 	}
-	c := &call{s: s, w: w, r: r, ask: a, form: f, wake: make(chan struct{}, 1)}
+	c := &call{s: s, w: w, r: r, ask: a, form: f, wake: make(chan struct{}, 1), processed: -1}
 	var rejected *model.Rejection
 	s.do(func(now time.Time) {
 		if c.work, rejected = s.model.Submit(now, a.Request); rejected == nil {
@@ -150,9 +163,13 @@ func (c *call) look() state {
 	for i := range w.Tasks {
 		t, v := &w.Tasks[i], &a.tasks[i]
 		v.prompt, v.cached, v.processed, v.decoded = t.Prompt, t.Cached, t.Processed, t.Decoded
-		v.limited, v.done, v.slot = t.Limited, t.Done(), t.Slot
-		if !t.First.IsZero() {
-			v.promptTime, v.queued = t.First.Sub(t.Started), t.Started.Sub(w.Arrived)
+		v.target, v.limited, v.done, v.slot = t.Target, t.Limited, t.Done(), t.Slot
+		switch {
+		case t.Started.IsZero():
+		case t.First.IsZero():
+			v.promptTime = now.Sub(t.Started)
+		default:
+			v.promptTime = t.First.Sub(t.Started)
 			to := t.Ended
 			if to.IsZero() {
 				to = now
@@ -194,7 +211,7 @@ func (c *call) follow() {
 		st := c.look()
 		switch {
 		case st.end == model.EndLost:
-			resetConn(c.r)
+			closeConn(c.r)
 		case gone == nil: // nobody listens; the connection ends when the engine knows
 			if st.noticed || st.end != model.Running {
 				panic(http.ErrAbortHandler)
@@ -229,7 +246,7 @@ func (c *call) stream(st state) bool {
 	}
 	b := c.buf[:0]
 	if c.ask.returnProgress && st.started && !c.role {
-		b = c.form.progress(b, &c.ans)
+		b = c.progress(b, &c.ans.tasks[0])
 	}
 	for i := range c.ans.tasks {
 		t := &c.ans.tasks[i]
@@ -238,16 +255,24 @@ func (c *call) stream(st state) bool {
 				c.role = true
 				b = c.form.first(b, &c.ans)
 			}
-			b = c.form.token(b, &c.ans, i, c.s.words.word(c.ans.number, i, c.sent[i], c.ans.garbage))
+			b = c.form.piece(b, &c.ans, i, c.ans.piece(i, c.sent[i]))
 		}
 		if t.done && !c.said[i] {
 			c.said[i] = true
 			b = c.form.ended(b, &c.ans, i)
 		}
 	}
-	if st.end == model.EndDone {
+	switch st.end {
+	case model.EndDone:
 		c.remember()
 		b = c.form.last(b, &c.ans)
+	case model.EndDied:
+		if !c.head {
+			return c.wait(st)
+		}
+		if f, ok := c.form.(mortal); ok {
+			b = f.died(b, &c.ans)
+		}
 	}
 	c.buf = b
 	if len(b) > 0 || st.end != model.Running {
@@ -263,9 +288,25 @@ func (c *call) stream(st state) bool {
 	return st.end != model.Running
 }
 
+// progress says how far the prompt is: first what the cache had of it.
+func (c *call) progress(b []byte, t *taskView) []byte {
+	if c.processed < 0 {
+		c.processed = t.cached
+		b = c.form.progress(b, &c.ans, t.cached)
+	}
+	if t.processed > c.processed {
+		c.processed = t.processed
+		b = c.form.progress(b, &c.ans, t.processed)
+	}
+	return b
+}
+
 // wait says the whole answer when it is there; true: it was said.
 func (c *call) wait(st state) bool {
 	switch st.end {
+	case model.EndDied:
+		c.s.face.fail(c.w, c.r, problem{status: http.StatusInternalServerError, message: runnerDied})
+		return true
 	case model.Running:
 		if st.started && st.struck == model.FaultHangAfterHeaders && !c.head {
 			c.head = true
@@ -285,7 +326,9 @@ func (c *call) wait(st state) bool {
 	h := c.w.Header()
 	if !c.head {
 		c.s.face.headers(h, c.r, c.form.contentType(false))
-		h.Set("Content-Length", strconv.Itoa(len(body)))
+		if c.s.config.Kind != model.Ollama || st.end == model.EndCut {
+			h.Set("Content-Length", strconv.Itoa(len(body)))
+		}
 	}
 	if st.end != model.EndCut {
 		_, _ = c.w.Write(body)
@@ -307,19 +350,6 @@ func (c *call) remember() {
 	text := c.ans.text(0)
 	parts := chain(append([]model.Part(nil), c.ask.Prompts[0]...), "assistant", text, messageTokens)
 	c.s.do(func(now time.Time) { c.s.model.Remember(now, c.work, parts) })
-}
-
-// text is all that a task has said.
-func (a *answer) text(task int) string {
-	return a.words.text(a.number, task, a.tasks[task].decoded, a.garbage)
-}
-
-// reason is why a task ended, in OpenAI's words.
-func (a *answer) reason(task int) string {
-	if a.tasks[task].limited {
-		return "length"
-	}
-	return "stop"
 }
 
 // totals sums prompt, cached and output tokens over all tasks; copies of one

@@ -2,192 +2,100 @@ package simserver
 
 import (
 	"encoding/json"
-	"fmt"
-	"os"
-	"regexp"
-	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// exchange is one request and the answer that a real server gave.
-type exchange struct {
-	title        string
-	method, path string
-	headers      []string
-	body         string
-	status       string
-	want         []string // headers of the answer
-	answer       string
-}
-
-// exchanges reads a file of them: "==" a title, ">" request line and headers,
-// ">>" its body, "<" status and headers, then the answer's body.
-func exchanges(t *testing.T, file string) (all []exchange) {
-	data, err := os.ReadFile(file)
-	require.NoError(t, err)
-	for _, section := range strings.Split("\n"+string(data), "\n== ")[1:] {
-		var x exchange
-		var answer []string
-		for i, line := range strings.Split(section, "\n") {
-			switch {
-			case i == 0:
-				x.title = line
-			case answer == nil && strings.HasPrefix(line, ">> "):
-				x.body = line[3:]
-			case answer == nil && strings.HasPrefix(line, "> ") && x.method == "":
-				x.method, x.path, _ = strings.Cut(line[2:], " ")
-			case answer == nil && strings.HasPrefix(line, "> "):
-				x.headers = append(x.headers, line[2:])
-			case answer == nil && strings.HasPrefix(line, "< ") && x.status == "":
-				x.status = line[2:]
-			case answer == nil && strings.HasPrefix(line, "< "):
-				x.want = append(x.want, line[2:])
-			default:
-				answer = append(answer, line)
+// setups make what an exchange presumes, on a replica of its own.
+var setups = map[string]func(t *testing.T, o Options, x exchange) *Server{
+	"nothing loaded": func(t *testing.T, o Options, _ exchange) *Server { return start(t, o) },
+	"again": func(t *testing.T, o Options, x exchange) *Server { // the same has been asked before
+		s := start(t, o)
+		send(t, s, x.method, x.path, x.body)
+		return s
+	},
+	"loading": func(t *testing.T, o Options, _ exchange) *Server {
+		o.LoadTime = time.Hour
+		return start(t, o)
+	},
+	"one busy": func(t *testing.T, o Options, _ exchange) *Server { return busy(t, o, 1) },
+	"all busy": func(t *testing.T, o Options, _ exchange) *Server { return busy(t, o, 6) },
+	"key": func(t *testing.T, o Options, _ exchange) *Server {
+		o.APIKey, o.Embeddings = "sekret", true
+		return start(t, o)
+	},
+	"asleep": func(t *testing.T, o Options, _ exchange) *Server {
+		o.SleepIdle, o.LoadTime = time.Millisecond, 20*time.Millisecond
+		s := start(t, o)
+		until(t, "it sleeps", func() (asleep bool) {
+			s.do(func(now time.Time) { asleep = !s.model.Loading(now) && s.model.Sleeping(now, "") })
+			return asleep
+		})
+		return s
+	},
+	"queue full": func(t *testing.T, o Options, _ exchange) *Server { // five wait for a load: one is loaded for
+		o.LoadTime, o.Queue, o.Notice = time.Hour, 4, -1
+		s := start(t, o)
+		for range 5 {
+			raw(t, s, chatPath, helloS)
+		}
+		until(t, "five wait", func() bool { return s.Stats().InHand == 5 })
+		return s
+	},
+	"runner dies": func(t *testing.T, o Options, _ exchange) *Server { // as soon as something has been said
+		o.Decode, o.OutputTokens = 100, "fixed:8000"
+		s := start(t, o)
+		go func() {
+			for s.Stats().TokensGenerated < 3 {
+				select {
+				case <-s.done:
+					return
+				case <-time.After(time.Millisecond):
+				}
 			}
-		}
-		x.answer = strings.Join(answer, "\n")
-		all = append(all, x)
-	}
-	return all
+			_ = s.SetFault(Fault{Kind: "runner-crash"})
+		}()
+		return s
+	},
 }
 
-// shape is a JSON value with its names and types only; a list is the shapes
-// that its elements have.
-func shape(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case map[string]any:
-		var fields []string
-		for k, f := range v {
-			fields = append(fields, k+":"+shape(f))
-		}
-		sort.Strings(fields)
-		return "{" + strings.Join(fields, ",") + "}"
-	case []any:
-		kinds := map[string]bool{}
-		for _, e := range v {
-			kinds[shape(e)] = true
-		}
-		var list []string
-		for k := range kinds {
-			list = append(list, k)
-		}
-		sort.Strings(list)
-		return "[" + strings.Join(list, "|") + "]"
+// busy is a replica with so many streams in hand that do not end.
+func busy(t *testing.T, o Options, streams int) *Server {
+	o.OutputTokens, o.Notice, o.Decode = "fixed:4000", -1, 100
+	s := start(t, o)
+	for i := range streams {
+		raw(t, s, chatPath, `{"stream":true,"max_tokens":3000,"messages":[{"role":"user","content":"a story"}]}`)
+		until(t, "it is in hand", func() bool { return s.Stats().InHand == i+1 && s.Stats().TokensGenerated > 0 })
 	}
-	return fmt.Sprintf("%T", v)
-}
-
-// shapes is the shape of a body, whatever its framing: each event once where
-// several alike follow each other.
-func shapes(t *testing.T, body string) []string {
-	var list []string
-	add := func(s string) {
-		if len(list) == 0 || list[len(list)-1] != s {
-			list = append(list, s)
-		}
-	}
-	decode := func(s string) string {
-		var v any
-		if json.Unmarshal([]byte(s), &v) != nil {
-			return s // text as it is
-		}
-		return shape(v)
-	}
-	trimmed := strings.Trim(body, "\n")
-	if !strings.HasPrefix(trimmed, "data: ") && !strings.HasPrefix(trimmed, "event: ") {
-		for line := range strings.SplitSeq(trimmed, "\n") {
-			add(decode(line))
-		}
-		return list
-	}
-	require.True(t, strings.HasSuffix(strings.TrimRight(body, "\n")+"\n\n", "\n\n"))
-	for event := range strings.SplitSeq(trimmed, "\n\n") {
-		var s strings.Builder
-		for line := range strings.SplitSeq(event, "\n") {
-			if data, ok := strings.CutPrefix(line, "data: "); ok {
-				s.WriteString("data: " + decode(data))
-			} else {
-				s.WriteString(line + " ")
-			}
-		}
-		add(s.String())
-	}
-	return list
-}
-
-var digits = regexp.MustCompile(`\d+`)
-
-// message is an error's text without what may differ.
-func messageOf(body string) string {
-	if i := strings.Index(body, "[json.exception.parse_error.101]"); i >= 0 {
-		body = body[:i]
-	}
-	return strings.TrimSpace(digits.ReplaceAllString(body, "N"))
-}
-
-// sameError compares two error bodies field by field.
-func sameError(t *testing.T, want, got string) {
-	var w, g any
-	if json.Unmarshal([]byte(want), &w) != nil {
-		require.Equal(t, strings.TrimSpace(want), strings.TrimSpace(got))
-		return
-	}
-	require.NoError(t, json.Unmarshal([]byte(got), &g), got)
-	var walk func(a, b any)
-	walk = func(a, b any) {
-		switch a := a.(type) {
-		case map[string]any:
-			for k, v := range a {
-				walk(v, b.(map[string]any)[k])
-			}
-		case string:
-			require.Equal(t, messageOf(a), messageOf(b.(string)))
-		}
-	}
-	require.Equal(t, shape(w), shape(g))
-	walk(w, g)
+	return s
 }
 
 // Each recorded exchange, asked of the simulator: the same status, headers,
-// framing, names, types and errors.
+// framing, names, types, ends and errors.
 func TestAnswersAreShapedLikeTheRecordings(t *testing.T) {
-	for engine, file := range map[string]string{"llamacpp": "testdata/llamacpp.txt", "ollama": "testdata/ollama.txt"} {
-		s := start(t, Options{
+	for _, engine := range []string{"llamacpp", "ollama"} {
+		o := Options{
 			Engine: engine, Models: []string{"tiny"}, Slots: 2, Context: 4096,
-			Prefill: 1e6, Decode: 1e5, Batch: 8, OutputTokens: "fixed:20",
-		})
-		if engine == "ollama" {
-			_, b := send(t, s, "GET", "/api/ps", "")
-			require.Equal(t, `{"models":[]}`, b)
-			send(t, s, "POST", "/api/generate", `{"model":"tiny"}`)
+			Prefill: 1e6, Decode: 1e5, OutputTokens: "fixed:4000",
 		}
-		for _, x := range exchanges(t, file) {
+		if engine == "ollama" {
+			o.Models = []string{"slow", "tiny"}
+		}
+		shared := start(t, o)
+		send(t, shared, "POST", "/api/generate", `{"model":"tiny"}`) // Ollama: loaded
+		for _, x := range exchanges(t, "testdata/"+engine+".txt") {
 			t.Run(engine+"/"+x.title, func(t *testing.T) {
-				if x.title == "/api/ps with nothing loaded" {
-					return // asked above, before anything was loaded
+				s := shared
+				if x.setup != "" {
+					require.Contains(t, setups, x.setup)
+					s = setups[x.setup](t, o, x)
 				}
-				body := strings.ReplaceAll(x.body, "{{long}}", strings.Repeat("word ", 6000))
-				got := askAs(t, s, x, body)
-				require.Equal(t, x.status, got.status)
-				for _, h := range x.want {
-					name, value, _ := strings.Cut(h, ": ")
-					if name == "Transfer-Encoding" {
-						require.Equal(t, value, got.transfer)
-						continue
-					}
-					require.Equal(t, strings.TrimSpace(value), strings.Join(got.header.Values(name), ","), name)
-				}
-				if x.status[0] >= '4' {
-					sameError(t, x.answer, got.body)
-					return
-				}
-				require.Equal(t, shapes(t, x.answer), shapes(t, got.body))
+				x.body = strings.ReplaceAll(x.body, "{{long}}", strings.Repeat("word ", 6000))
+				x.body = strings.ReplaceAll(x.body, "{{nearly}}", strings.Repeat("abcd", 3994))
+				require.Empty(t, differences(x, x.recorded(), askAs(t, s.front.addr, x)))
 			})
 		}
 	}

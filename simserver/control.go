@@ -26,7 +26,7 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request, path string) {
 		s.do(func(now time.Time) { f = s.model.Fault(now) })
 		reply(w, http.StatusOK, map[string]any{"kind": f.Kind})
 	default:
-		reply(w, http.StatusNotFound, map[string]string{"error": fmt.Sprintf("%s %s: want GET /sim/stats, POST /sim/fault or POST /sim/reset", r.Method, r.URL.Path)})
+		reply(w, http.StatusNotFound, map[string]string{"error": fmt.Sprintf("%s %s: want GET /sim/stats, GET or POST /sim/fault, or POST /sim/reset", r.Method, r.URL.Path)})
 	}
 }
 
@@ -37,7 +37,7 @@ func (s *Server) controlFault(w http.ResponseWriter, r *http.Request) {
 	}
 	f, err := parseFault(body)
 	if err == nil {
-		_, err = f.Check()
+		err = s.SetFault(f)
 	}
 	if err != nil {
 		reply(w, http.StatusBadRequest, map[string]string{"error": err.Error()})
@@ -46,7 +46,6 @@ func (s *Server) controlFault(w http.ResponseWriter, r *http.Request) {
 	if f.Kind == model.FaultCrash || f.Kind == model.FaultRefuse {
 		w.Header().Set("Connection", "close")
 	}
-	_ = s.SetFault(f)
 	reply(w, http.StatusOK, map[string]any{"kind": f.Kind})
 }
 
@@ -106,7 +105,7 @@ func parseFault(body []byte) (Fault, error) {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&wire); err != nil {
-		return Fault{}, fmt.Errorf("reading the fault: %w", err)
+		return Fault{}, fmt.Errorf(`reading the fault: %w: want {"kind": …} and as it needs them for, status, rate, retry_after, factor, after_tokens, reset`, err)
 	}
 	return wire.fault(), nil
 }

@@ -12,7 +12,7 @@ import (
 	"switchyard/simserver/model"
 )
 
-const dimensions = 64 // of the vectors
+const dimensions = 256 // of the vectors
 
 var (
 	errNoInput     = errors.New("\"input\" must be provided")
@@ -77,12 +77,12 @@ func parseRerank(body []byte) (*ask, error) {
 // noStream is the part of a form that is never streamed.
 type noStream struct{ contentJSON string }
 
-func (n noStream) contentType(bool) string                         { return n.contentJSON }
-func (noStream) progress(b []byte, _ *answer) []byte               { return b }
-func (noStream) first(b []byte, _ *answer) []byte                  { return b }
-func (noStream) token(b []byte, _ *answer, _ int, _ string) []byte { return b }
-func (noStream) ended(b []byte, _ *answer, _ int) []byte           { return b }
-func (noStream) last(b []byte, _ *answer) []byte                   { return b }
+func (n noStream) contentType(bool) string                        { return n.contentJSON }
+func (noStream) progress(b []byte, _ *answer, _ int) []byte       { return b }
+func (noStream) first(b []byte, _ *answer) []byte                 { return b }
+func (noStream) piece(b []byte, _ *answer, _ int, _ piece) []byte { return b }
+func (noStream) ended(b []byte, _ *answer, _ int) []byte          { return b }
+func (noStream) last(b []byte, _ *answer) []byte                  { return b }
 
 // vector gives the numbers for an input: the same for the same text.
 func vector(parts []model.Part) []float32 {

@@ -21,8 +21,9 @@ type face interface {
 	// stray answers what no route does: an unknown path, or a method that the
 	// path, whose own one is given, does not take.
 	stray(w http.ResponseWriter, r *http.Request, method string)
-	// gate refuses what the engine refuses before it looks at the path.
-	gate(w http.ResponseWriter, r *http.Request) bool
+	// gate refuses what the engine refuses before it looks at the path: all of
+	// it while it is loading, foreign hosts, a wrong key.
+	gate(w http.ResponseWriter, r *http.Request, loading bool) bool
 	fail(w http.ResponseWriter, r *http.Request, p problem)
 	// reject says why the model did not take a request.
 	reject(rej *model.Rejection, a *ask) problem
@@ -69,29 +70,19 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		s.control(w, r, rest)
 		return
 	}
-	path, method := r.URL.Path, r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
-	rt, ok := s.table[method+" "+path]
-	if !ok {
-		if i := strings.LastIndexByte(path, '/'); i > 0 {
-			rt, ok = s.table[method+" "+path[:i+1]]
-		}
-	}
-	if !ok || !rt.work {
-		if !s.answersProbes(w, r) {
-			return
-		}
-	}
+	rt, ok := s.find(r.Method, r.URL.Path)
+	loading := s.struck(r, ok && rt.work)
 	switch {
-	case !s.face.gate(w, r):
+	case !s.face.gate(w, r, loading):
+		if rt.work {
+			s.count()
+		}
 	case ok:
 		rt.serve(w, r)
 	default:
 		other := ""
 		for _, m := range []string{http.MethodPost, http.MethodGet} {
-			if _, is := s.table[m+" "+path]; is {
+			if _, is := s.table[m+" "+r.URL.Path]; is {
 				other = m
 			}
 		}
@@ -99,20 +90,36 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answersProbes applies to requests that are no work those faults that concern
-// the whole server; false: the request has been dealt with.
-func (s *Server) answersProbes(w http.ResponseWriter, r *http.Request) bool {
+// find gives the route of a path; one that ends in a slash has those below it.
+// But for Ollama, which lists them, HEAD is served where GET is.
+func (s *Server) find(method, path string) (route, bool) {
+	if method == http.MethodHead && s.config.Kind != model.Ollama {
+		method = http.MethodGet
+	}
+	rt, ok := s.table[method+" "+path]
+	if i := strings.LastIndexByte(path, '/'); !ok && i > 0 {
+		rt, ok = s.table[method+" "+path[:i+1]]
+	}
+	return rt, ok
+}
+
+// struck lets those faults strike a request that concern the whole server, as
+// far as the model does not strike it later as work. It reports whether the
+// server is loading.
+func (s *Server) struck(r *http.Request, work bool) (loading bool) {
 	for {
 		var f Fault
-		var loading bool
 		var turned chan struct{}
 		s.do(func(now time.Time) {
 			f, loading, turned = s.model.Fault(now), s.model.Loading(now), s.turned
 		})
 		all := f.Rate == 0 || f.Rate == 1
 		switch {
-		case f.Kind == model.FaultReset && all, f.Kind == model.FaultCrash, f.Kind == model.FaultRefuse:
+		case work:
+		case f.Kind == model.FaultReset && all:
 			resetConn(r)
+		case f.Kind == model.FaultCrash, f.Kind == model.FaultRefuse:
+			closeConn(r)
 		case f.Kind == model.FaultHang && all:
 			select {
 			case <-turned:
@@ -121,18 +128,18 @@ func (s *Server) answersProbes(w http.ResponseWriter, r *http.Request) bool {
 			case <-s.done:
 			}
 			panic(http.ErrAbortHandler)
-		case loading && all && s.config.Kind != model.Ollama:
-			s.face.fail(w, r, s.face.reject(&model.Rejection{Kind: model.RejectLoading}, nil))
-			return false
 		}
-		return true
+		return loading && all && s.config.Kind != model.Ollama
 	}
 }
 
 // reject answers a request that the model did not take.
 func (s *Server) reject(w http.ResponseWriter, r *http.Request, rej *model.Rejection, a *ask) {
-	if rej.Kind == model.RejectReset || rej.Kind == model.RejectDown {
+	switch rej.Kind {
+	case model.RejectReset:
 		resetConn(r)
+	case model.RejectDown:
+		closeConn(r)
 	}
 	s.face.fail(w, r, s.face.reject(rej, a))
 }
@@ -153,9 +160,15 @@ func faulted(rej *model.Rejection) problem {
 
 // writeJSON sends a whole answer.
 func (s *Server) writeJSON(w http.ResponseWriter, r *http.Request, status int, body []byte) {
-	h := w.Header()
-	s.face.headers(h, r, "")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	s.face.headers(w.Header(), r, "")
+	s.writeBody(w, r, status, body)
+}
+
+// writeBody sends a whole answer whose headers are set.
+func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, status int, body []byte) {
+	if s.config.Kind != model.Ollama { // it leaves that to net/http, which sends a long body in chunks
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	}
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body)

@@ -2,13 +2,13 @@ package simserver
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +33,7 @@ func TestAnthropicMessages(t *testing.T) {
 		for line := range strings.SplitSeq(b, "\n") {
 			if kind, ok := strings.CutPrefix(line, "event: "); ok {
 				kinds = append(kinds, kind)
-			} else if data, ok := strings.CutPrefix(line, "data: "); ok {
+			} else if data, ok := strings.CutPrefix(line, "data: "); ok && data != "[DONE]" {
 				require.Equal(t, kinds[len(kinds)-1], decode(t, data)["type"])
 			}
 		}
@@ -55,7 +55,8 @@ func TestResponses(t *testing.T) {
 		s := start(t, quick(engine))
 		_, b := send(t, s, "POST", "/v1/responses", `{"model":"tiny","input":"hello","max_output_tokens":3}`)
 		v := decode(t, b)
-		require.Equal(t, "incomplete", v["status"], engine)
+		status := map[string]string{"vllm": "incomplete", "openai": "incomplete"}[engine]
+		require.Equal(t, cmp.Or(status, "completed"), v["status"], engine)
 		id := v["id"].(string)
 		_, b = send(t, s, "POST", "/v1/responses", `{"model":"tiny","input":[{"role":"user","content":"hello"}],"stream":true}`)
 		require.True(t, strings.HasPrefix(b, "event: response.created\n"))
@@ -172,7 +173,9 @@ func TestLlamaCppReports(t *testing.T) {
 	_, b = send(t, s, "POST", "/tokenize", `{"content":"hello there"}`)
 	_, b = send(t, s, "POST", "/detokenize", b)
 	require.Equal(t, `{"content":"hello there"}`, b)
-	s = start(t, quick("llamacpp"))
+	o := quick("llamacpp")
+	o.Reranking = true
+	s = start(t, o)
 	_, b = send(t, s, "POST", "/rerank", `{"query":"x","documents":["a","b"]}`)
 	require.Len(t, decode(t, b)["results"], 2)
 }
@@ -231,52 +234,6 @@ func TestOllamaUnloads(t *testing.T) {
 	require.Equal(t, 404, resp.StatusCode)
 }
 
-func TestFleetFile(t *testing.T) {
-	dir := t.TempDir()
-	write := func(text string) string {
-		p := filepath.Join(dir, "fleet.yaml")
-		require.NoError(t, os.WriteFile(p, []byte(text), 0o600))
-		return p
-	}
-	all, err := LoadFleet(write(`
-replicas:
-  - {name: a, listen: 127.0.0.1:0, engine: llamacpp, model: m, slots: 2, prefill: 2000, decode: 100, batch_slowdown: 0.1,
-     cache_tokens: 0, output_tokens: "fixed:40", notice: 200ms, faults: [{at: 20s, kind: crash, for: 10s}, {at: 40s, kind: busy, status: 429, retry_after: 2s}]}
-  - {name: b, engine: ollama, model: [x, "y:1b"], load_time: 2s, queue: 4, context: 4096, gpu_share: g, time_scale: 2, seed: 7}
-`))
-	require.NoError(t, err)
-	require.Equal(t, Options{
-		Name: "a", Listen: "127.0.0.1:0", Engine: "llamacpp", Models: []string{"m"}, Slots: 2, Prefill: 2000, Decode: 100, BatchSlowdown: 0.1,
-		CacheTokens: -1, OutputTokens: "fixed:40", Notice: 200 * time.Millisecond,
-		Faults: []TimedFault{{At: 20 * time.Second, Fault: Fault{Kind: "crash", For: 10 * time.Second}}, {At: 40 * time.Second, Fault: Fault{Kind: "busy", Status: 429, RetryAfter: 2 * time.Second}}},
-	}, all[0])
-	require.Equal(t, Options{
-		Name: "b", Engine: "ollama", Models: []string{"x", "y:1b"}, LoadTime: 2 * time.Second, Queue: 4, Context: 4096, GPUShare: "g", TimeScale: 2, Seed: 7,
-	}, all[1])
-	fleet, err := StartFleet(all)
-	require.NoError(t, err)
-	defer fleet.Close()
-	require.Equal(t, "a", fleet[0].Name())
-	require.NotEqual(t, fleet[0].URL(), fleet[1].URL())
-
-	for text, want := range map[string]string{
-		"replicas: []": "want a list of at least one",
-		"replicas:\n  - {name: a, engine: tgi}\n  - {name: a, engine: vllm, output_tokens: many}": "fixed:N",
-		"replicas:\n  - {name: a, slotz: 2}":                                                      "slotz",
-		"replicas:\n  - {name: a, slots: two}":                                                    "line 2",
-		"replicas:\n  - {name: a, load_time: 5}":                                                  "duration",
-		"replicas:\n  - {name: a, faults: [{at: 1s, kind: boom}]}":                                "fault",
-		"replicas:\n  - {name: a}\n  - {name: a}":                                                 "taken",
-		"replicas:\n  - {name: a, faults: [{at: 2s, kind: none}, {at: 1s, kind: none}]}":          "order",
-		"replicas:\n  - {name: a, decode: -1}":                                                    "tokens per second above 0",
-	} {
-		_, err := LoadFleet(write(text))
-		require.ErrorContains(t, err, want)
-	}
-	_, err = LoadFleet(filepath.Join(dir, "none.yaml"))
-	require.ErrorIs(t, err, os.ErrNotExist)
-}
-
 func TestSharedGPUHalvesTheSpeed(t *testing.T) {
 	decoding := func(share string) float64 {
 		o := Options{Name: "a", Engine: "llamacpp", Slots: 1, Decode: 200, OutputTokens: "fixed:101", GPUShare: share}
@@ -307,14 +264,51 @@ func TestSharedGPUHalvesTheSpeed(t *testing.T) {
 	require.Greater(t, decoding("g"), 650.0, "about a second where both begin together")
 }
 
-func TestTimeScaleKeepsProportions(t *testing.T) {
-	for _, scale := range []float64{1, 5} {
-		s := start(t, Options{Engine: "llamacpp", Slots: 1, Prefill: 1000, Decode: 100, OutputTokens: "fixed:41", TimeScale: scale, Context: 100_000})
-		body := fmt.Sprintf(`{"messages":[{"role":"user","content":%q}]}`, strings.Repeat("word", 400))
-		_, b := send(t, s, "POST", chatPath, body)
-		timings := decode(t, b)["timings"].(map[string]any)
-		require.InEpsilon(t, 405/scale, timings["prompt_ms"], 0.05)
-		require.InEpsilon(t, 400/scale, timings["predicted_ms"], 0.05)
+// Ten times faster, a client sees the same proportions within 5%: the prompt's
+// time, the answer's, and both beside a load. It may look late on a busy machine,
+// never early, so the best of some tries counts.
+func TestTimeScaleOverTheWire(t *testing.T) {
+	body := fmt.Sprintf(`{"model":"tiny","stream":true,"messages":[{"role":"user","content":%q}]}`, strings.Repeat("word", 796))
+	for _, scale := range []float64{1, 10} {
+		t.Run(fmt.Sprint(scale), func(t *testing.T) {
+			s := start(t, Options{Engine: "ollama", Models: []string{"tiny"}, Slots: 1, Prefill: 1000, Decode: 100, LoadTime: 800 * time.Millisecond, OutputTokens: "fixed:81", TimeScale: scale})
+			within := func(d time.Duration, want float64) bool {
+				return math.Abs(d.Seconds()*scale/want-1) < 0.05
+			}
+			var seen []string
+			for range 20 {
+				send(t, s, "POST", "/api/generate", `{"model":"tiny","keep_alive":0}`)
+				s.Reset() // an empty prompt cache
+				first, last := watch(t, s, body)
+				seen = append(seen, fmt.Sprintf("first token after %v, last %v later", first, last-first))
+				if within(first, 1.6) && within(last-first, 0.8) {
+					return
+				}
+			}
+			require.Fail(t, "not within 5% in any try", "%v", seen)
+		})
+	}
+}
+
+// watch gives the times after which the first and the last token of a stream came.
+func watch(t *testing.T, s *Server, body string) (first, last time.Duration) {
+	began := time.Now()
+	resp, err := open(client(t), s, "POST", chatPath, body)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	in := bufio.NewReader(resp.Body)
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			require.ErrorIs(t, err, io.EOF)
+			return first, last
+		}
+		if strings.Contains(line, `"content":"`) && !strings.Contains(line, `"content":""`) {
+			last = time.Since(began)
+			if first == 0 {
+				first = last
+			}
+		}
 	}
 }
 

@@ -281,7 +281,7 @@ func TestFaultRequestsAreChecked(t *testing.T) {
 	for _, body := range []string{``, `{}`, `{"kind":"explode"}`, `{"kind":"error","status":200}`, `{"kind":"slow","for":"soon"}`, `{"kind":"slow","factr":2}`, `[]`} {
 		resp, b := send(t, s, "POST", "/sim/fault", body)
 		require.Equal(t, 400, resp.StatusCode, body)
-		require.Contains(t, b, `"error"`)
+		require.Contains(t, b, "want ", body)
 	}
 	resp, b := send(t, s, "GET", "/sim/nothing", "")
 	require.Equal(t, 404, resp.StatusCode)

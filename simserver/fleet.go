@@ -30,6 +30,9 @@ type Spec struct {
 	GPUShare      string      `yaml:"gpu_share"`
 	TimeScale     float64     `yaml:"time_scale"`
 	Seed          uint64      `yaml:"seed"`
+	APIKey        string      `yaml:"api_key"`
+	Embeddings    bool        `yaml:"embeddings"`
+	Reranking     bool        `yaml:"reranking"`
 	Faults        []timedSpec `yaml:"faults"`
 }
 
@@ -62,6 +65,7 @@ func (s *Spec) Options() Options {
 		Queue: s.Queue, Context: s.Context, LoadTime: time.Duration(s.LoadTime),
 		MaxLoaded: s.MaxLoaded, SleepIdle: time.Duration(s.SleepIdle),
 		OutputTokens: s.OutputTokens, GPUShare: s.GPUShare, TimeScale: s.TimeScale, Seed: s.Seed,
+		APIKey: s.APIKey, Embeddings: s.Embeddings, Reranking: s.Reranking,
 	}
 	o.CacheTokens = OrNone(s.CacheTokens)
 	o.Notice = OrNone((*time.Duration)(s.Notice))

@@ -144,11 +144,11 @@ func (f *front) reopen() {
 	f.serveLocked()
 }
 
-// killLocked resets all connections, as when a process is killed.
+// killLocked ends all connections, as the system does for a killed process: it
+// resets those on which something was not read yet.
 func (f *front) killLocked() {
 	for c, cn := range f.mu.conns {
-		if !cn.control && cn.tcp != nil {
-			_ = cn.tcp.SetLinger(0)
+		if !cn.control {
 			_ = c.Close()
 		}
 	}
@@ -181,11 +181,18 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
+// closeConn ends a request with its connection, as when the process is gone.
+func closeConn(r *http.Request) {
+	if c := connOf(r); c != nil && c.tcp != nil {
+		_ = c.tcp.Close()
+	}
+	panic(http.ErrAbortHandler)
+}
+
 // resetConn ends a request by resetting its connection.
 func resetConn(r *http.Request) {
 	if c := connOf(r); c != nil && c.tcp != nil {
 		_ = c.tcp.SetLinger(0)
-		_ = c.tcp.Close()
 	}
-	panic(http.ErrAbortHandler)
+	closeConn(r)
 }

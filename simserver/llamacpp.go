@@ -11,7 +11,7 @@ import (
 	"switchyard/simserver/model"
 )
 
-// llamaCppFace speaks as llama-server does, with one model.
+// llamaCppFace speaks as llama-server does, with one model or as a router.
 type llamaCppFace struct{ s *Server }
 
 const (
@@ -35,8 +35,9 @@ func (f *llamaCppFace) newID(n int) string {
 	return string(b[:])
 }
 
-// gate counts the requests of a connection: the hundredth is its last.
-func (f *llamaCppFace) gate(w http.ResponseWriter, r *http.Request) bool {
+// gate counts the requests of a connection, the hundredth is its last, and
+// refuses in llama.cpp's order: loading, the key, then what it cannot read.
+func (f *llamaCppFace) gate(w http.ResponseWriter, r *http.Request, loading bool) bool {
 	h := w.Header()
 	h["Date"] = nil // cpp-httplib sends none
 	h.Set("Server", "llama.cpp")
@@ -55,11 +56,19 @@ func (f *llamaCppFace) gate(w http.ResponseWriter, r *http.Request) bool {
 		w.WriteHeader(http.StatusOK)
 		return false
 	}
-	if r.Header.Get("Content-Encoding") != "" && r.Method == http.MethodPost {
-		f.fail(w, r, problem{status: http.StatusUnsupportedMediaType, message: "Unsupported content encoding"})
-		return false
+	switch {
+	case loading:
+		f.fail(w, r, f.reject(&model.Rejection{Kind: model.RejectLoading}, nil))
+	case !f.s.opts.hasKey(r) && r.URL.Path != "/health" && r.URL.Path != "/v1/health":
+		f.fail(w, r, problem{status: http.StatusUnauthorized, kind: "authentication_error", message: "Invalid API Key"})
+	case r.Header.Get("Content-Encoding") != "" && r.Method == http.MethodPost:
+		h.Set("Connection", "close")
+		h.Set("Content-Length", "0")
+		w.WriteHeader(http.StatusUnsupportedMediaType) // not a word about it
+	default:
+		return true
 	}
-	return true
+	return false
 }
 
 func (f *llamaCppFace) keepAlive(h http.Header) {
@@ -86,29 +95,52 @@ func (f *llamaCppFace) routes() []route {
 	whole := noStream{llamaJSON}
 	chat := f.work(parseChat, &llamaOpenAIForm{chat: true})
 	completion := f.work(parseCompletion, llamaNativeForm{})
-	embedding := f.work(parseEmbed, llamaEmbedForm{whole})
+	responses := f.work(parseResponses, &responsesForm{kind: model.LlamaCpp})
+	embedding, openEmbedding := f.work(parseEmbed, llamaEmbedForm{whole}), f.work(parseEmbed, openAIEmbedForm{whole})
+	if !f.s.opts.Embeddings {
+		embedding = f.flagMissing("embeddings", "--embeddings")
+		openEmbedding = embedding
+	}
 	rerank := f.work(parseRerank, rerankForm{noStream: whole})
+	if !f.s.opts.Reranking {
+		rerank = f.flagMissing("reranking", "--reranking")
+	}
+	props, models := f.ofModel(f.props), f.models
+	if f.router() {
+		models = f.routerModels
+		props = func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("model") == "" {
+				f.routerProps(w, r)
+				return
+			}
+			f.ofModel(f.props)(w, r)
+		}
+	}
 	return []route{
 		{get, "/health", false, f.health},
 		{get, "/v1/health", false, f.health},
-		{get, "/props", false, f.props},
-		{get, "/slots", false, f.slots},
-		{get, "/metrics", false, f.metrics},
-		{get, "/v1/models", false, f.models},
-		{get, "/models", false, f.models},
+		{get, "/props", false, props},
+		{get, "/slots", false, f.ofModel(f.slots)},
+		{post, "/slots/", false, f.flagMissing("slots action", "--slot-save-path")},
+		{get, "/metrics", false, f.ofModel(f.metrics)},
+		{get, "/v1/models", false, models},
+		{get, "/models", false, models},
 		{post, "/v1/chat/completions", true, chat},
 		{post, "/chat/completions", true, chat},
 		{post, "/v1/completions", true, f.work(parseCompletion, &llamaOpenAIForm{})},
 		{post, "/completion", true, completion},
 		{post, "/completions", true, completion},
 		{post, "/infill", true, completion},
-		{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{"chatcmpl-", true, llamaJSON})},
-		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{contentJSON: llamaJSON})},
-		{post, "/v1/embeddings", true, f.work(parseEmbed, openAIEmbedForm{whole})},
+		{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{model.LlamaCpp})},
+		{post, "/v1/responses", true, responses},
+		{post, "/responses", true, responses},
+		{post, "/v1/embeddings", true, openEmbedding},
 		{post, "/embedding", true, embedding},
 		{post, "/embeddings", true, embedding},
 		{post, "/rerank", true, rerank},
 		{post, "/v1/rerank", true, rerank},
+		{post, "/reranking", true, rerank},
+		{post, "/v1/reranking", true, rerank},
 		{post, "/tokenize", false, f.tokens(func(b []byte, q *tokenRequest) []byte {
 			return append(appendIDs(append(b, `{"tokens":`...), tokenize(q.Content)), '}')
 		})},
@@ -127,6 +159,19 @@ func (f *llamaCppFace) routes() []route {
 	}
 }
 
+// flagMissing answers a path that the server was not started for.
+func (f *llamaCppFace) flagMissing(what, flag string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if rt, _ := f.s.find(r.Method, r.URL.Path); rt.work {
+			f.s.count()
+		}
+		f.fail(w, r, problem{
+			status:  http.StatusNotImplemented,
+			message: fmt.Sprintf("This server does not support %s. Start it with `%s`", what, flag),
+		})
+	}
+}
+
 // tokens makes the handler of a path around the tokenizer, which takes no slot.
 func (f *llamaCppFace) tokens(say func([]byte, *tokenRequest) []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -136,7 +181,9 @@ func (f *llamaCppFace) tokens(say func([]byte, *tokenRequest) []byte) http.Handl
 			f.fail(w, r, f.bodyProblem(body, err))
 			return
 		}
-		f.s.writeJSON(w, r, http.StatusOK, say(nil, &q))
+		if _, ok := f.asked(w, r, q.Model); ok {
+			f.s.writeJSON(w, r, http.StatusOK, say(nil, &q))
+		}
 	}
 }
 
@@ -220,10 +267,8 @@ func (f *llamaCppFace) health(w http.ResponseWriter, r *http.Request) {
 	f.s.writeJSON(w, r, http.StatusOK, []byte(`{"status":"ok"}`))
 }
 
-func (f *llamaCppFace) name() string { return f.s.config.Models[0] }
-
-// work makes the handler of an inference path. The model's name is ignored; a
-// conversation id makes a stream resumable.
+// work makes the handler of an inference path. A conversation id makes a stream
+// resumable.
 func (f *llamaCppFace) work(parse func([]byte) (*ask, error), form form) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body := f.s.body(r)
@@ -234,10 +279,17 @@ func (f *llamaCppFace) work(parse func([]byte) (*ask, error), form form) http.Ha
 			p = f.bodyProblem(body, err)
 		case a.image:
 			p = problem{status: http.StatusInternalServerError, message: "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"}
+		case strings.Count(a.grammar, "(") != strings.Count(a.grammar, ")"):
+			p = problem{status: http.StatusBadRequest, message: "Failed to initialize samplers: failed to parse grammar"}
 		case a.previous != "":
 			p = problem{status: http.StatusBadRequest, message: "llama.cpp does not support 'previous_response_id'."}
 		default:
-			a.name, a.store = f.name(), false
+			name, ok := f.asked(w, r, a.name)
+			if !ok {
+				f.s.count()
+				return
+			}
+			a.name, a.Model, a.store = name, name, false
 			a.Detached = a.Stream && r.Header.Get("X-Conversation-Id") != ""
 			f.s.infer(w, r, a, form)
 			return

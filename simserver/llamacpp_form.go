@@ -3,6 +3,7 @@ package simserver
 import (
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // timings is what llama.cpp tells of a task's tokens and times.
@@ -46,11 +47,11 @@ func (l *llamaOpenAIForm) tail(b []byte, a *answer) []byte {
 
 const llamaRole = `"delta":{"role":"assistant","content":null}}`
 
-func (l *llamaOpenAIForm) progress(b []byte, a *answer) []byte {
+func (l *llamaOpenAIForm) progress(b []byte, a *answer, processed int) []byte {
 	t := &a.tasks[0]
 	b = l.tail(append(b, `data: {"choices":[{"finish_reason":null,"index":0,`+llamaRole...), a)
 	return fmt.Appendf(b, `,"prompt_progress":{"total":%d,"cache":%d,"processed":%d,"time_ms":%d}}`+"\n\n",
-		t.prompt, t.cached, t.processed, t.promptTime.Milliseconds())
+		t.prompt, t.cached, processed, t.promptTime.Milliseconds())
 }
 
 func (l *llamaOpenAIForm) first(b []byte, a *answer) []byte {
@@ -64,17 +65,22 @@ func (l *llamaOpenAIForm) first(b []byte, a *answer) []byte {
 	return b
 }
 
-func (l *llamaOpenAIForm) token(b []byte, a *answer, task int, text string) []byte {
+func (l *llamaOpenAIForm) piece(b []byte, a *answer, task int, p piece) []byte {
 	if l.chat {
 		b = strconv.AppendInt(append(b, `data: {"choices":[{"finish_reason":null,"index":`...), int64(task), 10)
-		b = append(append(append(b, `,"delta":{"content":"`...), text...), `"}}`...)
+		b = append(a.delta(append(b, `,"delta":`...), task, p, openThought), '}')
 	} else {
-		b = append(append(append(b, `data: {"choices":[{"text":"`...), text...), `","index":`...)
+		b = append(append(append(b, `data: {"choices":[{"text":"`...), p.text...), `","index":`...)
 		b = append(strconv.AppendInt(b, int64(task), 10), `,"logprobs":null,"finish_reason":null}`...)
 	}
 	b = l.tail(b, a)
 	if a.ask.perToken {
-		b = timings(append(b, ','), &a.tasks[task])
+		t := a.tasks[task]
+		if t.decoded > 1 { // as it was when this token was made
+			t.decodeTime = t.decodeTime * time.Duration(p.n-1) / time.Duration(t.decoded-1)
+		}
+		t.decoded = p.n
+		b = timings(append(b, ','), &t)
 	}
 	return append(b, "}\n\n"...)
 }
@@ -117,7 +123,8 @@ func (l *llamaOpenAIForm) whole(b []byte, a *answer) []byte {
 			b = append(b, ',')
 		}
 		if l.chat {
-			b = fmt.Appendf(b, `{"finish_reason":%q,"index":%d,"message":{"role":"assistant","content":%q}}`, a.reason(i), i, a.text(i))
+			b = fmt.Appendf(b, `{"finish_reason":%q,"index":%d,"message":`, a.reason(i), i)
+			b = append(a.message(b, i, openThought, `""`), '}')
 		} else {
 			b = fmt.Appendf(b, `{"text":%q,"index":%d,"logprobs":null,"finish_reason":%q}`, a.text(i), i, a.reason(i))
 		}
@@ -139,16 +146,16 @@ func (l llamaNativeForm) contentType(stream bool) string {
 	return (&llamaOpenAIForm{}).contentType(stream)
 }
 
-func (l llamaNativeForm) progress(b []byte, _ *answer) []byte { return b }
-func (l llamaNativeForm) first(b []byte, _ *answer) []byte    { return b }
+func (l llamaNativeForm) progress(b []byte, _ *answer, _ int) []byte { return b }
+func (l llamaNativeForm) first(b []byte, _ *answer) []byte           { return b }
 
-func (l llamaNativeForm) token(b []byte, a *answer, task int, text string) []byte {
+func (l llamaNativeForm) piece(b []byte, a *answer, task int, p piece) []byte {
 	t := &a.tasks[task]
 	b = strconv.AppendInt(append(b, `data: {"index":`...), int64(task), 10)
-	b = append(append(append(b, `,"content":"`...), text...), `","tokens":[`...)
-	b = strconv.AppendInt(b, int64(1000+len(text)*37%900), 10)
+	b = append(append(append(b, `,"content":"`...), p.text...), `","tokens":[`...)
+	b = strconv.AppendInt(b, tokenize(p.text)[0], 10)
 	b = append(b, `],"stop":false,"id_slot":-1,"tokens_predicted":`...)
-	b = strconv.AppendInt(b, int64(t.decoded), 10)
+	b = strconv.AppendInt(b, int64(p.n), 10)
 	b = append(b, `,"tokens_evaluated":`...)
 	return append(strconv.AppendInt(b, int64(t.prompt), 10), "}\n\n"...)
 }

@@ -29,25 +29,31 @@ func generationSettings(b []byte, limit int, stream bool) []byte {
 		limit, limit, stream)
 }
 
-func (f *llamaCppFace) props(w http.ResponseWriter, r *http.Request) {
+func (f *llamaCppFace) props(w http.ResponseWriter, r *http.Request, name string) {
 	c := &f.s.config
+	var sleeping bool
+	f.s.do(func(now time.Time) { sleeping = f.s.model.Sleeping(now, name) })
 	b := append([]byte(`{"default_generation_settings":{"params":`), slotParams(nil, -1, false, "Content-only")...)
 	b = fmt.Appendf(b, `,"n_ctx":%d},"total_slots":%d,"model_alias":`, c.Context, c.Slots)
-	b = append(quoted(b, f.name()), `,"model_ftype":"F16","model_path":`...)
-	b = quoted(b, "/models/"+f.name()+".gguf")
+	b = append(quoted(b, name), `,"model_ftype":"F16","model_path":`...)
+	b = quoted(b, "/models/"+name+".gguf")
 	b = append(b, `,"modalities":{"vision":false,"video":false,"audio":false},"media_marker":"<__media__>","endpoint_slots":true,"endpoint_props":false,"endpoint_metrics":true,"ui":true,"ui_settings":{},"chat_template":`...)
 	b = quoted(b, llamaChatML)
-	b = append(b, `,"chat_template_caps":{"supports_object_arguments":false,"supports_parallel_tool_calls":false,"supports_preserve_reasoning":false,"supports_reasoning_effort":false,"supports_string_content":true,"supports_system_role":true,"supports_tool_calls":false,"supports_tools":false,"supports_typed_content":false},"bos_token":"<s>","eos_token":"</s>","build_info":"`+llamaBuild+`","is_sleeping":false,"cors_proxy_enabled":false}`...)
+	b = append(b, `,"chat_template_caps":{"supports_object_arguments":false,"supports_parallel_tool_calls":false,"supports_preserve_reasoning":false,"supports_reasoning_effort":false,"supports_string_content":true,"supports_system_role":true,"supports_tool_calls":true,"supports_tools":true,"supports_typed_content":false},"bos_token":"<s>","eos_token":"</s>","build_info":"`+llamaBuild+`"`...)
+	b = fmt.Appendf(b, `,"is_sleeping":%t,"cors_proxy_enabled":false}`, sleeping)
 	f.s.writeJSON(w, r, http.StatusOK, b)
 }
 
-// slots shows each slot; reading it is a result like any other to those that
-// wait for a quiet second.
-func (f *llamaCppFace) slots(w http.ResponseWriter, r *http.Request) {
+// slots shows each slot, and wakes a server that sleeps; reading it is a result
+// like any other to those that wait for a quiet second.
+func (f *llamaCppFace) slots(w http.ResponseWriter, r *http.Request, name string) {
+	var awake time.Time
+	f.s.do(func(now time.Time) { awake = f.s.model.Wake(now, name) })
+	f.s.wait(r, awake)
 	b, free := []byte{'['}, 0
 	f.s.do(func(now time.Time) {
 		f.s.model.Polled(now)
-		for i, v := range f.s.model.Slots(now) {
+		for i, v := range f.s.model.Slots(now, name) {
 			if i > 0 {
 				b = append(b, ',')
 			}
@@ -81,37 +87,53 @@ func (f *llamaCppFace) slot(b []byte, id int, v model.SlotView) []byte {
 }
 
 // metrics are llama.cpp's counters; reading them is a result, as with slots.
-func (f *llamaCppFace) metrics(w http.ResponseWriter, r *http.Request) {
+func (f *llamaCppFace) metrics(w http.ResponseWriter, r *http.Request, name string) {
 	var st Stats
 	var v model.ModelView
+	var u model.Usage
 	f.s.do(func(now time.Time) {
 		f.s.model.Polled(now)
-		st, v = f.s.model.Stats(now), f.s.model.Models(now)[0]
+		st, u = f.s.model.Stats(now).Models[name], f.s.model.Usage(now, name)
+		for _, m := range f.s.model.Models(now) {
+			if m.Name == name {
+				v = m
+			}
+		}
 	})
-	c := &f.s.config
-	processed, rate := float64(st.PromptTokens-st.CachedTokens), func(n, perSecond float64) float64 {
-		if n == 0 {
+	per := func(n, d float64) float64 {
+		if d == 0 {
 			return 0
 		}
-		return perSecond
+		return n / d
 	}
-	made := float64(st.TokensGenerated)
+	processed, made := float64(st.PromptTokens-st.CachedTokens), float64(st.TokensGenerated)
+	prompting, decoding := u.Prompting.Seconds(), u.Decoding.Seconds()
 	var b []byte
 	metric := func(name, kind, help string, value float64) {
 		b = fmt.Appendf(b, "# HELP llamacpp:%s %s\n# TYPE llamacpp:%s %s\nllamacpp:%s %g\n", name, help, name, kind, name, value)
 	}
 	metric("prompt_tokens_total", "counter", "Number of prompt tokens processed, excluding cached tokens", processed)
 	metric("prompt_tokens_cached_total", "counter", "Number of prompt tokens reused from the cache", float64(st.CachedTokens))
-	metric("prompt_seconds_total", "counter", "Total time spent processing prompts", processed/c.Prefill)
+	metric("prompt_seconds_total", "counter", "Total time spent processing prompts", prompting)
 	metric("tokens_predicted_total", "counter", "Number of generation tokens processed", made)
-	metric("tokens_predicted_seconds_total", "counter", "Total time spent generating tokens", made/c.Decode)
-	metric("prompt_tokens_seconds", "gauge", "Average prompt throughput in tokens/s", rate(processed, c.Prefill))
-	metric("predicted_tokens_seconds", "gauge", "Average generation throughput in tokens/s", rate(made, c.Decode))
+	metric("tokens_predicted_seconds_total", "counter", "Total time spent generating tokens", decoding)
+	metric("n_decode_total", "counter", "Total number of llama_decode() calls, excluding speculative decoding and multimodal decoding", float64(u.Batches))
+	metric("n_tokens_max", "counter", "Largest observed sequence length (prompt + generation)", float64(u.Longest))
+	for _, c := range [][2]string{
+		{"num_draft_tokens_total", "Total draft tokens generated"},
+		{"num_accepted_tokens_total", "Total draft tokens accepted by the target model"},
+		{"num_drafts_total", "Total speculative decoding verification steps"},
+	} { // there is no draft model
+		metric("spec_decode_"+c[0], "counter", "Speculative: "+c[1], 0)
+	}
+	metric("prompt_tokens_seconds", "gauge", "Average prompt throughput in tokens/s", per(processed, prompting))
+	metric("predicted_tokens_seconds", "gauge", "Average generation throughput in tokens/s", per(made, decoding))
 	metric("requests_processing", "gauge", "Number of requests processing", float64(v.Running))
 	metric("requests_deferred", "gauge", "Number of requests deferred", float64(v.Queued))
+	metric("n_busy_slots_per_decode", "gauge", "Average number of busy slots per llama_decode() call", per(float64(u.BusySlots), float64(u.Batches)))
 	w.Header().Set("Process-Start-Time-Unix", fmt.Sprint(f.s.born.Unix()))
 	f.headers(w.Header(), r, "text/plain; version=0.0.4")
-	_, _ = w.Write(b)
+	f.s.writeBody(w, r, http.StatusOK, b)
 }
 
 func (f *llamaCppFace) models(w http.ResponseWriter, r *http.Request) {

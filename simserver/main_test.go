@@ -1,7 +1,6 @@
 package simserver
 
 import (
-	"bufio"
 	"io"
 	"net"
 	"net/http"
@@ -69,35 +68,4 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // until waits for something that other goroutines bring about.
 func until(t *testing.T, what string, ok func() bool) {
 	require.Eventually(t, ok, 20*time.Second, time.Millisecond, what)
-}
-
-// asked is an answer in the parts that exchanges are compared by.
-type asked struct {
-	status, transfer, body string
-	header                 http.Header
-}
-
-// askAs sends an exchange's request. It reads the raw headers, because the
-// client of net/http hides some.
-func askAs(t *testing.T, s *Server, x exchange, body string) asked {
-	c, err := net.Dial("tcp", strings.TrimPrefix(s.URL(), "http://"))
-	require.NoError(t, err)
-	defer func() { _ = c.Close() }()
-	require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
-	var head strings.Builder
-	head.WriteString(x.method + " " + x.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n")
-	for _, h := range x.headers {
-		head.WriteString(h + "\r\n")
-	}
-	_, err = io.WriteString(c, head.String()+"Content-Length: "+itoa(len(body))+"\r\n\r\n"+body)
-	require.NoError(t, err)
-	req := &http.Request{Method: x.method}
-	resp, err := http.ReadResponse(bufio.NewReader(c), req)
-	require.NoError(t, err)
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	if resp.Close && resp.Header.Get("Connection") == "" {
-		resp.Header.Set("Connection", "close") // ReadResponse has taken it out
-	}
-	return asked{status: itoa(resp.StatusCode), transfer: strings.Join(resp.TransferEncoding, ","), body: string(b), header: resp.Header}
 }

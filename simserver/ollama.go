@@ -27,7 +27,7 @@ func (f *ollamaFace) newID(n int) string         { return fmt.Sprint(n % 1000) }
 
 // gate is Ollama's check on a loopback address: foreign hosts and origins get
 // an empty 403.
-func (f *ollamaFace) gate(w http.ResponseWriter, r *http.Request) bool {
+func (f *ollamaFace) gate(w http.ResponseWriter, r *http.Request, _ bool) bool {
 	origin := r.Header.Get("Origin")
 	if localHost(r.Host) && (origin == "" || localOrigin(origin)) {
 		return true
@@ -82,11 +82,14 @@ func (f *ollamaFace) streamHeaders(h http.Header, contentType string) {
 }
 
 func (f *ollamaFace) routes() []route {
-	get, post := http.MethodGet, http.MethodPost
+	get, head, post := http.MethodGet, http.MethodHead, http.MethodPost
 	return []route{
 		{get, "/", false, f.root},
+		{head, "/", false, f.root},
 		{get, "/api/version", false, f.version},
+		{head, "/api/version", false, f.version},
 		{get, "/api/tags", false, f.tags},
+		{head, "/api/tags", false, f.tags},
 		{get, "/api/ps", false, f.ps},
 		{post, "/api/show", false, f.show},
 		{get, "/v1/models", false, f.models},
@@ -98,8 +101,8 @@ func (f *ollamaFace) routes() []route {
 		{post, "/v1/chat/completions", true, f.work(parseChat, &ollamaOpenAIForm{chat: true})},
 		{post, "/v1/completions", true, f.work(parseCompletion, &ollamaOpenAIForm{})},
 		{post, "/v1/embeddings", true, f.work(parseEmbed, openAIEmbedForm{noStream{openAIJSON}})},
-		{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{"msg_", false, openAIJSON})},
-		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{contentJSON: openAIJSON})},
+		{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{model.Ollama})},
+		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{kind: model.Ollama})},
 	}
 }
 
@@ -195,12 +198,14 @@ func (f *ollamaFace) work(parse func([]byte) (*ask, error), form form) http.Hand
 			f.badBody(w, r, body, err)
 		case a.name == "":
 			f.badBody(w, r, body, errNoModel)
+		case r.URL.Path == "/v1/completions" && len(a.Prompts) > 1:
+			f.badBody(w, r, body, errOnePrompt)
 		case a.unload:
 			f.unload(w, r, a, form)
 		default:
 			a.store = false
-			if !a.NoOutput && len(a.Prompts) > 0 { // one answer, whatever n says
-				a.Copies, a.Prompts = 1, a.Prompts[:1]
+			if !a.NoOutput {
+				a.Copies = 1 // whatever n says
 			}
 			f.s.infer(w, r, a, form)
 		}

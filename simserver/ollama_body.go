@@ -7,23 +7,41 @@ import (
 	"time"
 )
 
-var errNoModel = errors.New("model is required")
+var (
+	errNoModel   = errors.New("model is required")
+	errOnePrompt = errors.New("json: cannot unmarshal array into Go struct field CompletionRequest.prompt of type string")
+)
 
 // ollamaRequest is the body of /api/chat and /api/generate.
 type ollamaRequest struct {
-	Model     string          `json:"model"`
-	Messages  []message       `json:"messages"`
-	Prompt    string          `json:"prompt"`
-	System    string          `json:"system"`
-	Suffix    string          `json:"suffix"`
-	Stream    *bool           `json:"stream"`
-	Tools     json.RawMessage `json:"tools"`
-	Truncate  *bool           `json:"truncate"`
-	KeepAlive *keepAlive      `json:"keep_alive"`
+	Model     string     `json:"model"`
+	Messages  []message  `json:"messages"`
+	Prompt    string     `json:"prompt"`
+	System    string     `json:"system"`
+	Suffix    string     `json:"suffix"`
+	Stream    *bool      `json:"stream"`
+	Tools     tools      `json:"tools"`
+	Think     think      `json:"think"`
+	Truncate  *bool      `json:"truncate"`
+	KeepAlive *keepAlive `json:"keep_alive"`
 	Options   struct {
 		NumPredict *int `json:"num_predict"`
 		NumCtx     int  `json:"num_ctx"`
 	} `json:"options"`
+}
+
+// think is true, false, or how much: low, medium, high.
+type think bool
+
+func (t *think) UnmarshalJSON(b []byte) error {
+	switch string(b) {
+	case "false", "null":
+	case "true", `"low"`, `"medium"`, `"high"`, `"max"`:
+		*t = true
+	default:
+		return fmt.Errorf("invalid think value: %s (must be \"high\", \"medium\", \"low\", \"max\", true, or false)", b)
+	}
+	return nil
 }
 
 // keepAlive is a duration, or a number of seconds; negative means for ever.
@@ -81,6 +99,7 @@ func parseOllamaChat(body []byte) (*ask, error) {
 	}
 	a.messages = true
 	a.Prompts = append(a.Prompts, promptOf("", q.Tools, q.Messages))
+	a.wants(bool(q.Think), q.Tools, toolChoice{}, lastOf(q.Messages))
 	return a, nil
 }
 
@@ -94,7 +113,8 @@ func parseOllamaGenerate(body []byte) (*ask, error) {
 		q.nothing(a)
 		return a, nil
 	}
-	parts := promptOf(q.System, nil, nil)
+	parts := promptOf(q.System, tools{}, nil)
 	a.Prompts = append(a.Prompts, chain(parts, "user", q.Prompt+q.Suffix, messageTokens))
+	a.wants(bool(q.Think), tools{}, toolChoice{}, q.Prompt)
 	return a, nil
 }

@@ -22,7 +22,20 @@ func (f *openAIFace) idleTimeout() time.Duration { return 2 * time.Minute }
 func (f *openAIFace) headTime() headTime         { return headAtOnce }
 func (f *openAIFace) newID(n int) string         { return fmt.Sprintf("%016x%08x", f.s.config.Seed, n) }
 
-func (f *openAIFace) gate(http.ResponseWriter, *http.Request) bool { return true }
+// gate: vLLM asks for the key under /v1 only.
+func (f *openAIFace) gate(w http.ResponseWriter, r *http.Request, loading bool) bool {
+	switch {
+	case loading:
+		f.fail(w, r, f.reject(&model.Rejection{Kind: model.RejectLoading}, nil))
+	case f.s.opts.hasKey(r) || f.vllm && !isV1(r):
+		return true
+	case f.vllm:
+		f.s.writeJSON(w, r, http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
+	default:
+		f.fail(w, r, problem{status: http.StatusUnauthorized, message: "Incorrect API key provided."})
+	}
+	return false
+}
 
 func (f *openAIFace) headers(h http.Header, _ *http.Request, contentType string) {
 	if contentType == "" {
@@ -46,7 +59,7 @@ func (f *openAIFace) routes() []route {
 		{post, "/v1/chat/completions", true, f.work(parseChat, &openAIForm{f: f, chat: true})},
 		{post, "/v1/completions", true, f.work(parseCompletion, &openAIForm{f: f})},
 		{post, "/v1/embeddings", true, f.work(parseEmbed, openAIEmbedForm{noStream{openAIJSON}})},
-		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{openAIJSON, &f.kept})},
+		{post, "/v1/responses", true, f.work(parseResponses, &responsesForm{f.s.config.Kind, &f.kept})},
 		{get, "/v1/responses/", false, f.stored},
 		{http.MethodDelete, "/v1/responses/", false, f.stored},
 	}
@@ -58,7 +71,8 @@ func (f *openAIFace) routes() []route {
 		route{get, "/health", false, f.health},
 		route{get, "/metrics", false, f.metrics},
 		route{get, "/version", false, f.version},
-		route{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{"msg_", false, openAIJSON})},
+		route{post, "/v1/messages", true, f.work(parseAnthropic, &anthropicForm{model.VLLM})},
+		route{post, "/v1/messages/count_tokens", false, f.countTokens},
 		route{post, "/rerank", true, rerank},
 		route{post, "/v1/rerank", true, rerank},
 		route{post, "/tokenize", false, f.tokenize},

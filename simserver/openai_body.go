@@ -10,15 +10,20 @@ import (
 // ChatCompletionRequest is OpenAI's chat body, as far as it matters here. Its
 // name is part of the messages of engines written in Go.
 type ChatCompletionRequest struct {
-	Model               string          `json:"model"`
-	Messages            []message       `json:"messages"`
-	Stream              bool            `json:"stream"`
-	MaxTokens           *int            `json:"max_tokens"`
-	MaxCompletionTokens *int            `json:"max_completion_tokens"`
-	NPredict            *int            `json:"n_predict"` // llama.cpp
-	N                   int             `json:"n"`
-	Tools               json.RawMessage `json:"tools"`
-	StreamOptions       *struct {
+	Model               string     `json:"model"`
+	Messages            []message  `json:"messages"`
+	Stream              bool       `json:"stream"`
+	MaxTokens           *int       `json:"max_tokens"`
+	MaxCompletionTokens *int       `json:"max_completion_tokens"`
+	NPredict            *int       `json:"n_predict"` // llama.cpp
+	N                   int        `json:"n"`
+	Tools               tools      `json:"tools"`
+	ToolChoice          toolChoice `json:"tool_choice"`
+	ReasoningEffort     string     `json:"reasoning_effort"`
+	TemplateArguments   struct {
+		Thinking bool `json:"enable_thinking"`
+	} `json:"chat_template_kwargs"` // llama.cpp, vLLM
+	StreamOptions *struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
 	TimingsPerToken bool  `json:"timings_per_token"` // llama.cpp
@@ -41,6 +46,7 @@ type CompletionRequest struct {
 	TimingsPerToken bool   `json:"timings_per_token"`
 	ReturnProgress  bool   `json:"return_progress"`
 	CachePrompt     *bool  `json:"cache_prompt"`
+	Grammar         string `json:"grammar"`      // llama.cpp
 	InputPrefix     string `json:"input_prefix"` // infill
 	InputSuffix     string `json:"input_suffix"`
 }
@@ -64,8 +70,12 @@ func parseChat(body []byte) (*ask, error) {
 	for _, m := range q.Messages {
 		a.image = a.image || m.Content.image
 	}
+	a.wants(effort(q.ReasoningEffort) || q.TemplateArguments.Thinking, q.Tools, q.ToolChoice, lastOf(q.Messages))
 	return a, nil
 }
+
+// effort reads a reasoning effort: any but none is some.
+func effort(e string) bool { return e != "" && e != "none" }
 
 var errNoPrompt = errors.New("\"prompt\" is required")
 
@@ -81,7 +91,7 @@ func parseCompletion(body []byte) (*ask, error) {
 	if len(q.Prompt.list) == 0 {
 		return nil, errNoPrompt
 	}
-	a := &ask{name: q.Model, perToken: q.TimingsPerToken, returnProgress: q.ReturnProgress && q.Stream}
+	a := &ask{name: q.Model, grammar: q.Grammar, perToken: q.TimingsPerToken, returnProgress: q.ReturnProgress && q.Stream}
 	a.Model, a.Stream, a.Copies = q.Model, q.Stream, max(q.N, q.BestOf)
 	a.Max = maxTokens(q.NPredict, q.MaxTokens)
 	a.Prompts, a.said = q.Prompt.list, q.Prompt.said

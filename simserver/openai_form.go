@@ -44,7 +44,7 @@ func (o *openAIForm) head(b []byte, a *answer) []byte {
 	return append(b, a.pre...)
 }
 
-func (o *openAIForm) progress(b []byte, _ *answer) []byte { return b }
+func (o *openAIForm) progress(b []byte, _ *answer, _ int) []byte { return b }
 
 func (o *openAIForm) first(b []byte, a *answer) []byte {
 	if !o.chat {
@@ -57,12 +57,12 @@ func (o *openAIForm) first(b []byte, a *answer) []byte {
 	return b
 }
 
-func (o *openAIForm) token(b []byte, a *answer, task int, text string) []byte {
+func (o *openAIForm) piece(b []byte, a *answer, task int, p piece) []byte {
 	b = append(strconv.AppendInt(append(o.head(b, a), `{"index":`...), int64(task), 10), ',')
 	if o.chat {
-		b = append(append(append(b, `"delta":{"content":"`...), text...), `"}`...)
+		b = a.delta(append(b, `"delta":`...), task, p, openThought)
 	} else {
-		b = append(append(append(b, `"text":"`...), text...), '"')
+		b = append(append(append(b, `"text":"`...), p.text...), '"')
 	}
 	return append(b, `,"logprobs":null,"finish_reason":null}]}`+"\n\n"...)
 }
@@ -97,7 +97,8 @@ func (o *openAIForm) whole(b []byte, a *answer) []byte {
 			b = append(b, ',')
 		}
 		if o.chat {
-			b = fmt.Appendf(b, `{"index":%d,"message":{"role":"assistant","content":%q},"logprobs":null,"finish_reason":%q}`, i, a.text(i), a.reason(i))
+			b = a.message(fmt.Appendf(b, `{"index":%d,"message":`, i), i, openThought, "null")
+			b = fmt.Appendf(b, `,"logprobs":null,"finish_reason":%q}`, a.reason(i))
 		} else {
 			b = fmt.Appendf(b, `{"index":%d,"text":%q,"logprobs":null,"finish_reason":%q}`, i, a.text(i), a.reason(i))
 		}

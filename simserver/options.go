@@ -1,10 +1,13 @@
 package simserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"net"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -40,6 +43,10 @@ type Options struct {
 	// when a departure is noticed) differ by their names.
 	Seed   uint64
 	Faults []TimedFault
+
+	APIKey     string // clients must say it; Ollama has none
+	Embeddings bool   // llama.cpp: makes vectors (its --embeddings)
+	Reranking  bool   // llama.cpp: ranks documents (its --reranking)
 
 	share *share
 }
@@ -79,6 +86,9 @@ func (o *Options) config() (model.Config, error) {
 	case model.LlamaCpp, model.Ollama, model.VLLM, model.OpenAI, "":
 	default:
 		return c, fmt.Errorf("engine %q: want llamacpp, ollama, vllm or openai", o.Engine)
+	}
+	if o.APIKey != "" && c.Kind == model.Ollama {
+		return c, errors.New("api_key: want none: Ollama asks for no key")
 	}
 	for _, n := range []struct {
 		what, want string
@@ -140,7 +150,7 @@ func (o *Options) faults() ([]TimedFault, error) {
 	script := make([]TimedFault, 0, len(o.Faults))
 	last := time.Duration(0)
 	for i, tf := range o.Faults {
-		f, err := tf.Fault.Check()
+		f, err := o.check(tf.Fault)
 		if err != nil {
 			return nil, fmt.Errorf("fault %d: %w", i+1, err)
 		}
@@ -152,6 +162,20 @@ func (o *Options) faults() ([]TimedFault, error) {
 		script = append(script, TimedFault{At: o.scaled(tf.At), Fault: f})
 	}
 	return script, nil
+}
+
+// check fills in the defaults of a fault, or says what is wrong with it here.
+func (o *Options) check(f Fault) (Fault, error) {
+	if f.Kind == model.FaultRunnerCrash && o.Engine != string(model.Ollama) {
+		return f, fmt.Errorf("fault %s: want it of an ollama replica: no other has a process for each model", f.Kind)
+	}
+	return f.Check()
+}
+
+// hasKey reports whether a request says the key, in either of the usual ways.
+func (o *Options) hasKey(r *http.Request) bool {
+	said, _ := strings.CutPrefix(cmp.Or(r.Header.Get("Authorization"), r.Header.Get("X-Api-Key")), "Bearer ")
+	return o.APIKey == "" || said == o.APIKey
 }
 
 // listenAddress is where to listen.

@@ -3,22 +3,25 @@ package simserver
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"sync"
+	"strconv"
 
 	"switchyard/simserver/model"
 )
 
 // responsesRequest is the body of /v1/responses.
 type responsesRequest struct {
-	Model              string          `json:"model"`
-	Input              input           `json:"input"`
-	Instructions       string          `json:"instructions"`
-	Tools              json.RawMessage `json:"tools"`
-	Stream             bool            `json:"stream"`
-	MaxOutputTokens    *int            `json:"max_output_tokens"`
-	Store              *bool           `json:"store"`
-	PreviousResponseID string          `json:"previous_response_id"`
+	Model        string     `json:"model"`
+	Input        input      `json:"input"`
+	Instructions string     `json:"instructions"`
+	Tools        tools      `json:"tools"`
+	ToolChoice   toolChoice `json:"tool_choice"`
+	Reasoning    struct {
+		Effort string `json:"effort"`
+	} `json:"reasoning"`
+	Stream             bool   `json:"stream"`
+	MaxOutputTokens    *int   `json:"max_output_tokens"`
+	Store              *bool  `json:"store"`
+	PreviousResponseID string `json:"previous_response_id"`
 }
 
 // input is a string or a list of messages; other items count for nothing.
@@ -46,33 +49,50 @@ func parseResponses(body []byte) (*ask, error) {
 	a.Max = maxTokens(q.MaxOutputTokens)
 	a.Prompts = append(a.Prompts, promptOf(q.Instructions, q.Tools, q.Input.list))
 	a.turn = q.Input.list
+	a.wants(effort(q.Reasoning.Effort), q.Tools, q.ToolChoice, lastOf(q.Input.list))
 	return a, nil
 }
 
-// responsesForm is the answer of /v1/responses.
+// responsesForm is the answer of /v1/responses: OpenAI's own shape. Ollama calls
+// reasoning a summary, and says a tool call when it is whole.
 type responsesForm struct {
-	contentJSON string
-	keep        *responseStore // nil: the engine keeps none
+	kind model.Kind
+	keep *responseStore // nil: the engine keeps none
 }
 
 func (f *responsesForm) contentType(stream bool) string {
-	if stream {
+	switch {
+	case stream:
 		return "text/event-stream"
+	case f.kind == model.LlamaCpp:
+		return llamaJSON
 	}
-	return f.contentJSON
+	return openAIJSON
 }
 
-func (f *responsesForm) progress(b []byte, _ *answer) []byte { return b }
+func (f *responsesForm) progress(b []byte, _ *answer, _ int) []byte { return b }
 
 // event appends an event's beginning up to its own fields.
 func (f *responsesForm) event(b []byte, a *answer, kind string) []byte {
-	b = fmt.Appendf(b, "event: %s\ndata: {\"type\":%q,\"sequence_number\":%d", kind, kind, a.events)
+	b = append(append(append(b, "event: "...), kind...), "\ndata: {\"type\":\""...)
+	b = append(append(b, kind...), `","sequence_number":`...)
+	b = strconv.AppendInt(b, int64(a.events), 10)
 	a.events++
 	return b
 }
 
-// object is the response as a whole; with text it is complete.
-func (f *responsesForm) object(b []byte, a *answer, status, text string) []byte {
+// status is how the response has ended; the engines that are no OpenAI's say
+// "completed" of one that met its maximum, too.
+func (f *responsesForm) status(a *answer) string {
+	if a.tasks[0].limited && f.kind != model.LlamaCpp && f.kind != model.Ollama {
+		return "incomplete"
+	}
+	return "completed"
+}
+
+// object is the response as a whole.
+func (f *responsesForm) object(b []byte, a *answer, status string) []byte {
+	done := status != "in_progress"
 	b = fmt.Appendf(b, `{"id":"resp_%s","object":"response","created_at":%d,"status":%q,"error":null,"incomplete_details":`, a.id, a.created, status)
 	if status == "incomplete" {
 		b = append(b, `{"reason":"max_output_tokens"}`...)
@@ -80,157 +100,199 @@ func (f *responsesForm) object(b []byte, a *answer, status, text string) []byte 
 		b = append(b, "null"...)
 	}
 	b = append(quoted(append(b, `,"model":`...), a.name), `,"output":[`...)
-	if status != "in_progress" {
-		b = f.item(b, a, "completed", text)
+	if done {
+		for i, kind := range f.items(a) {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = f.item(b, a, kind, true)
+		}
 	}
-	b = fmt.Appendf(b, `],"parallel_tool_calls":true,"store":%t,"tools":[],"usage":`, a.ask.store)
-	if status == "in_progress" {
+	b = fmt.Appendf(b, `],"instructions":null,"max_output_tokens":null,"metadata":{},"parallel_tool_calls":true,"previous_response_id":null,"reasoning":null,"store":%t,"temperature":1,"text":{"format":{"type":"text"}},"tool_choice":"auto","tools":[],"top_p":1,"truncation":"disabled","usage":`, a.ask.store)
+	if !done {
 		return append(b, "null}"...)
 	}
 	p, c, n := a.totals()
-	return fmt.Appendf(b, `{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d},"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}}`, p, c, n, p+n)
+	return fmt.Appendf(b, `{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d},"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}}`,
+		p, c, n, min(a.thoughts(0), n), p+n)
 }
 
-// item is the one message of the output.
-func (f *responsesForm) item(b []byte, a *answer, status, text string) []byte {
-	b = fmt.Appendf(b, `{"id":"msg_%s","type":"message","role":"assistant","status":%q,"content":[`, a.id, status)
-	if status == "completed" {
-		b = f.part(b, text)
+// items are the kinds of item that the answer consists of.
+func (f *responsesForm) items(a *answer) (kinds []pieceKind) {
+	if a.tasks[0].decoded > 0 && a.thoughts(0) > 0 {
+		kinds = append(kinds, saysThought)
+	}
+	call, whole := a.called(0)
+	switch {
+	case call != nil && (whole || f.kind != model.Ollama):
+		kinds = append(kinds, callsTool)
+	case a.ask.call == nil && a.tasks[0].decoded > a.thoughts(0):
+		kinds = append(kinds, saysText)
+	}
+	return kinds
+}
+
+// id is an item's.
+func (f *responsesForm) id(b []byte, a *answer, kind pieceKind) []byte {
+	return append(append(b, [...]string{"msg_", "rs_", "fc_"}[kind]...), a.id...)
+}
+
+// item is one of the output, as it begins or as it is done.
+func (f *responsesForm) item(b []byte, a *answer, kind pieceKind, done bool) []byte {
+	status := "in_progress"
+	if done {
+		status = "completed"
+	}
+	b = append(f.id(append(b, `{"id":"`...), a, kind), `","type":`...)
+	switch kind {
+	case saysThought:
+		return append(f.reasoning(append(b, `"reasoning"`...), a, done), '}')
+	case callsTool:
+		args := ""
+		if call, _ := a.called(0); done {
+			args = call.args
+		}
+		return fmt.Appendf(b, `"function_call","status":%q,"call_id":%q,"name":%s,"arguments":%s}`,
+			status, a.callID(0), quotedString(a.ask.call.name), quotedString(args))
+	}
+	b = fmt.Appendf(b, `"message","role":"assistant","status":%q,"content":[`, status)
+	if done {
+		b = f.part(b, a.text(0))
 	}
 	return append(b, "]}"...)
 }
 
-func (f *responsesForm) part(b []byte, text string) []byte {
-	return append(quoted(append(b, `{"type":"output_text","text":`...), text), `,"annotations":[]}`...)
+// reasoning is what is special of a reasoning item.
+func (f *responsesForm) reasoning(b []byte, a *answer, done bool) []byte {
+	summary, text := "", ""
+	switch {
+	case !done:
+	case f.kind == model.Ollama:
+		summary = fmt.Sprintf(`{"type":"summary_text","text":%q}`, a.thought(0))
+	default:
+		text = fmt.Sprintf(`{"type":"reasoning_text","text":%q}`, a.thought(0))
+	}
+	b = fmt.Appendf(b, `,"summary":[%s]`, summary)
+	if f.kind != model.Ollama {
+		b = fmt.Appendf(b, `,"content":[%s]`, text)
+	}
+	return b
 }
 
-func (f *responsesForm) place(b []byte, a *answer) []byte {
-	return fmt.Appendf(b, `,"item_id":"msg_%s","output_index":0,"content_index":0`, a.id)
+func (f *responsesForm) part(b []byte, text string) []byte {
+	return append(quoted(append(b, `{"type":"output_text","text":`...), text), `,"annotations":[],"logprobs":[]}`...)
+}
+
+// place says which item an event is about, and which part of it.
+func (f *responsesForm) place(b []byte, a *answer, kind pieceKind) []byte {
+	b = append(f.id(append(b, `,"item_id":"`...), a, kind), `","output_index":`...)
+	b = strconv.AppendInt(b, int64(a.items-1), 10)
+	switch {
+	case kind == callsTool:
+		return b
+	case kind == saysThought && f.kind == model.Ollama:
+		return append(b, `,"summary_index":0`...)
+	}
+	return append(b, `,"content_index":0`...)
 }
 
 func (f *responsesForm) first(b []byte, a *answer) []byte {
 	for _, kind := range []string{"response.created", "response.in_progress"} {
 		b = append(f.event(b, a, kind), `,"response":`...)
-		b = append(f.object(b, a, "in_progress", ""), "}\n\n"...)
-	}
-	b = append(f.event(b, a, "response.output_item.added"), `,"output_index":0,"item":`...)
-	b = append(f.item(b, a, "in_progress", ""), "}\n\n"...)
-	b = append(f.place(f.event(b, a, "response.content_part.added"), a), `,"part":`...)
-	return append(f.part(b, ""), "}\n\n"...)
-}
-
-func (f *responsesForm) token(b []byte, a *answer, _ int, text string) []byte {
-	b = append(f.place(f.event(b, a, "response.output_text.delta"), a), `,"delta":"`...)
-	return append(append(b, text...), `"}`+"\n\n"...)
-}
-
-func (f *responsesForm) ended(b []byte, _ *answer, _ int) []byte { return b }
-
-func (f *responsesForm) status(a *answer) string {
-	if a.tasks[0].limited {
-		return "incomplete"
-	}
-	return "completed"
-}
-
-func (f *responsesForm) last(b []byte, a *answer) []byte {
-	text := a.text(0)
-	b = append(f.place(f.event(b, a, "response.output_text.done"), a), `,"text":`...)
-	b = append(quoted(b, text), "}\n\n"...)
-	b = append(f.place(f.event(b, a, "response.content_part.done"), a), `,"part":`...)
-	b = append(f.part(b, text), "}\n\n"...)
-	b = append(f.event(b, a, "response.output_item.done"), `,"output_index":0,"item":`...)
-	b = append(f.item(b, a, "completed", text), "}\n\n"...)
-	b = append(f.event(b, a, "response."+f.status(a)), `,"response":`...)
-	whole := f.whole(nil, a)
-	return append(append(b, whole...), "}\n\n"...)
-}
-
-func (f *responsesForm) whole(b []byte, a *answer) []byte {
-	text := a.text(0)
-	b = f.object(b, a, f.status(a), text)
-	if f.keep != nil && a.ask.store {
-		f.keep.put("resp_"+a.id, stored{
-			body:  b[:len(b):len(b)],
-			parts: chain(append([]model.Part(nil), a.ask.Prompts[0]...), "assistant", text, messageTokens),
-		})
+		b = append(f.object(b, a, "in_progress"), "}\n\n"...)
 	}
 	return b
 }
 
-// responseStore keeps the last responses that were to be kept.
-type responseStore struct {
-	mu struct {
-		sync.Mutex
-		byID  map[string]stored
-		order []string
+// thoughts is the family of events of reasoning.
+func (f *responsesForm) thoughts() string {
+	if f.kind == model.Ollama {
+		return "response.reasoning_summary_text"
 	}
+	return "response.reasoning_text"
 }
 
-type stored struct {
-	body  []byte
-	parts []model.Part // the conversation up to and with the response
-}
-
-const storedResponses = 1000
-
-func (s *responseStore) put(id string, r stored) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.byID == nil {
-		s.mu.byID = make(map[string]stored)
+func (f *responsesForm) piece(b []byte, a *answer, _ int, p piece) []byte {
+	if p.kind >= callsTool && f.kind == model.Ollama {
+		return b // held back until it is whole
 	}
-	s.mu.byID[id] = r
-	s.mu.order = append(s.mu.order, id)
-	if len(s.mu.order) > storedResponses {
-		delete(s.mu.byID, s.mu.order[0])
-		s.mu.order = s.mu.order[1:]
+	if a.turns(p.kind) {
+		b = f.open(f.close(b, a), a, min(p.kind, callsTool))
 	}
-}
-
-func (s *responseStore) get(id string) (stored, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, ok := s.mu.byID[id]
-	return r, ok
-}
-
-func (s *responseStore) remove(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.mu.byID[id]
-	delete(s.mu.byID, id)
-	return ok
-}
-
-// goOn puts a kept response in front of a new turn.
-func (s *responseStore) goOn(a *ask) bool {
-	r, ok := s.get(a.previous)
-	if ok {
-		parts := append([]model.Part(nil), r.parts...)
-		for _, m := range a.turn {
-			parts = chain(parts, m.Role, m.Content.text, messageTokens)
-		}
-		a.Prompts[0] = parts
-	}
-	return ok
-}
-
-// stored answers GET and DELETE of a kept response.
-func (f *openAIFace) stored(w http.ResponseWriter, r *http.Request) {
-	id := r.URL.Path[len("/v1/responses/"):]
-	kept, ok := f.kept.get(id)
-	switch {
-	case !ok:
-		f.fail(w, r, noResponse(id))
-	case r.Method == http.MethodDelete:
-		f.kept.remove(id)
-		f.s.writeJSON(w, r, http.StatusOK, append(quoted([]byte(`{"id":`), id), `,"object":"response.deleted","deleted":true}`...))
+	switch p.kind {
+	case callsTool:
+		return b
+	case callsWith:
+		b = f.place(f.event(b, a, "response.function_call_arguments.delta"), a, callsTool)
+		return append(quoted(append(b, `,"delta":`...), p.text), "}\n\n"...)
+	case saysThought:
+		b = f.place(f.event(b, a, f.thoughts()+".delta"), a, p.kind)
 	default:
-		f.s.writeJSON(w, r, http.StatusOK, kept.body)
+		b = append(f.place(f.event(b, a, "response.output_text.delta"), a, p.kind), `,"logprobs":[]`...)
 	}
+	return append(append(append(b, `,"delta":"`...), p.text...), `"}`+"\n\n"...)
 }
 
-func noResponse(id string) problem {
-	return problem{status: http.StatusNotFound, param: "response_id", message: fmt.Sprintf("Response with id '%s' not found.", id)}
+// open begins an item.
+func (f *responsesForm) open(b []byte, a *answer, kind pieceKind) []byte {
+	a.items++
+	a.saying = kind
+	b = fmt.Appendf(f.event(b, a, "response.output_item.added"), `,"output_index":%d,"item":`, a.items-1)
+	b = append(f.item(b, a, kind, false), "}\n\n"...)
+	if kind == saysText {
+		b = append(f.place(f.event(b, a, "response.content_part.added"), a, kind), `,"part":`...)
+		b = append(f.part(b, ""), "}\n\n"...)
+	}
+	return b
+}
+
+// close ends the item that is open, if any.
+func (f *responsesForm) close(b []byte, a *answer) []byte {
+	if a.items == 0 {
+		return b
+	}
+	field := func(kind, name, text string) {
+		b = f.place(f.event(b, a, kind), a, a.saying)
+		b = append(append(append(b, `,"`...), name...), `":`...)
+		b = append(quoted(b, text), "}\n\n"...)
+	}
+	switch a.saying {
+	case saysThought:
+		field(f.thoughts()+".done", "text", a.thought(0))
+	case callsTool:
+		call, _ := a.called(0)
+		field("response.function_call_arguments.done", "arguments", call.args)
+	default:
+		text := a.text(0)
+		field("response.output_text.done", "text", text)
+		b = append(f.place(f.event(b, a, "response.content_part.done"), a, saysText), `,"part":`...)
+		b = append(f.part(b, text), "}\n\n"...)
+	}
+	b = fmt.Appendf(f.event(b, a, "response.output_item.done"), `,"output_index":%d,"item":`, a.items-1)
+	return append(f.item(b, a, a.saying, true), "}\n\n"...)
+}
+
+func (f *responsesForm) ended(b []byte, _ *answer, _ int) []byte { return b }
+
+func (f *responsesForm) last(b []byte, a *answer) []byte {
+	b = f.close(b, a)
+	if call, whole := a.called(0); whole && f.kind == model.Ollama {
+		b = f.open(b, a, callsTool)
+		b = f.place(f.event(b, a, "response.function_call_arguments.delta"), a, callsTool)
+		b = append(quoted(append(b, `,"delta":`...), call.args), "}\n\n"...)
+		b = f.close(b, a)
+	}
+	b = append(f.event(b, a, "response."+f.status(a)), `,"response":`...)
+	return append(append(b, f.whole(nil, a)...), "}\n\n"...)
+}
+
+func (f *responsesForm) whole(b []byte, a *answer) []byte {
+	b = f.object(b, a, f.status(a))
+	if f.keep != nil && a.ask.store {
+		f.keep.put("resp_"+a.id, stored{
+			body:  b[:len(b):len(b)],
+			parts: chain(append([]model.Part(nil), a.ask.Prompts[0]...), "assistant", a.text(0), messageTokens),
+		})
+	}
+	return b
 }

@@ -11,6 +11,7 @@ package simserver
 
 import (
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -97,7 +98,7 @@ func (s *Server) Stats() Stats {
 // SetFault replaces the active fault; FaultNone clears it. When it returns the
 // fault is in force.
 func (s *Server) SetFault(f Fault) error {
-	f, err := f.Check()
+	f, err := s.opts.check(f)
 	if err != nil {
 		return err
 	}
@@ -135,6 +136,19 @@ func (s *Server) do(f func(now time.Time)) {
 	s.share.Unlock()
 	if turned {
 		s.front.follow()
+	}
+}
+
+// wait holds a request up until a moment.
+func (s *Server) wait(r *http.Request, until time.Time) {
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.Context().Done():
+		panic(http.ErrAbortHandler)
+	case <-s.done:
+		panic(http.ErrAbortHandler)
 	}
 }
 

@@ -1,7 +1,6 @@
 package simserver
 
 import (
-	"encoding/json"
 	"strconv"
 	"strings"
 )
@@ -49,12 +48,13 @@ func appendIDs(b []byte, ids []int64) []byte {
 
 // tokenRequest is the body of the paths around the tokenizer.
 type tokenRequest struct {
-	Content  string          `json:"content"` // llama.cpp
-	Prompt   string          `json:"prompt"`  // vLLM
-	Tokens   []int64         `json:"tokens"`
-	Messages []message       `json:"messages"`
-	System   content         `json:"system"`
-	Tools    json.RawMessage `json:"tools"`
+	Model    string    `json:"model"`
+	Content  string    `json:"content"` // llama.cpp
+	Prompt   string    `json:"prompt"`  // vLLM
+	Tokens   []int64   `json:"tokens"`
+	Messages []message `json:"messages"`
+	System   content   `json:"system"`
+	Tools    tools     `json:"tools"`
 }
 
 // template is a conversation as the text that the model would see.

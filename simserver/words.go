@@ -15,8 +15,9 @@ fun gas hat hot ice ill job joy key law lay leg lie lot low map mix net nor oak 
 pay per put ran raw red rid row run sad sat sea set sit six sky son sum sun tax tea ten tie tip
 top toy try war wet why win yes yet zoo`)
 
-// word is the text of one output token. Garbage looks like text and is none.
-func (v vocabulary) word(work, task, index int, garbage bool) string {
+// word is the text of one output token, with a space before it unless it is the
+// first of its text. Garbage looks like text and is none.
+func (v vocabulary) word(work, task, index int, first, garbage bool) string {
 	x := v.seed + uint64(work)*0x9e3779b97f4a7c15 + uint64(task)*0xd1b54a32d192ed03 + uint64(index)*0x8cb92ba72f3d8dd7
 	x ^= x >> 31
 	x *= 0xbf58476d1ce4e5b9
@@ -26,19 +27,10 @@ func (v vocabulary) word(work, task, index int, garbage bool) string {
 		table = mangled
 	}
 	w := table[x%uint64(len(table))]
-	if index == 0 {
+	if first {
 		return w[1:]
 	}
 	return w
-}
-
-// text is the first n tokens together.
-func (v vocabulary) text(work, task, n int, garbage bool) string {
-	var b strings.Builder
-	for i := range n {
-		b.WriteString(v.word(work, task, i, garbage))
-	}
-	return b.String()
 }
 
 // The vocabulary with leading spaces, and the same turned round.

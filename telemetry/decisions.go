@@ -23,7 +23,6 @@ type Decisions struct {
 		sync.Mutex
 		ring []admission.Decision
 		next int
-		byID map[string]int
 	}
 	lines   chan admission.Decision
 	done    chan struct{}
@@ -34,7 +33,6 @@ type Decisions struct {
 // NewDecisions starts the log; file may be empty. Close flushes it.
 func NewDecisions(file string) (*Decisions, error) {
 	d := &Decisions{}
-	d.mu.byID = map[string]int{}
 	if file == "" {
 		return d, nil
 	}
@@ -86,7 +84,7 @@ func (d *Decisions) OnEnd(f func(admission.Decision)) { d.onEnd.Store(&f) }
 
 // Add takes a decision in.
 func (d *Decisions) Add(dec admission.Decision) {
-	d.remember(dec)
+	d.remember(&dec)
 	if f := d.onEnd.Load(); f != nil {
 		(*f)(dec)
 	}
@@ -100,20 +98,15 @@ func (d *Decisions) Add(dec admission.Decision) {
 	}
 }
 
-func (d *Decisions) remember(dec admission.Decision) {
+func (d *Decisions) remember(dec *admission.Decision) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := &d.mu
 	if len(m.ring) < keptDecisions {
-		m.ring = append(m.ring, dec)
-		m.byID[dec.ID] = len(m.ring) - 1
+		m.ring = append(m.ring, *dec)
 		return
 	}
-	if old := m.ring[m.next].ID; m.byID[old] == m.next {
-		delete(m.byID, old)
-	}
-	m.ring[m.next] = dec
-	m.byID[dec.ID] = m.next
+	m.ring[m.next] = *dec
 	m.next = (m.next + 1) % keptDecisions
 }
 
@@ -124,18 +117,25 @@ func (d *Decisions) Last(n int) []admission.Decision {
 	size := len(d.mu.ring)
 	out := make([]admission.Decision, 0, min(n, size))
 	for i := range min(n, size) {
-		out = append(out, d.mu.ring[(d.mu.next+2*size-1-i)%size])
+		out = append(out, *d.before(i))
 	}
 	return out
+}
+
+// before is the decision with n newer ones. The mutex is held.
+func (d *Decisions) before(n int) *admission.Decision {
+	size := len(d.mu.ring)
+	return &d.mu.ring[(d.mu.next+2*size-1-n)%size]
 }
 
 // ByID finds the newest decision on a request.
 func (d *Decisions) ByID(id string) (admission.Decision, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	i, ok := d.mu.byID[id]
-	if !ok {
-		return admission.Decision{}, false
+	for i := range d.mu.ring { // asked for seldom: an index would cost each request
+		if dec := d.before(i); dec.ID == id {
+			return *dec, true
+		}
 	}
-	return d.mu.ring[i], true
+	return admission.Decision{}, false
 }

@@ -24,7 +24,45 @@ type Metrics struct {
 	refusal                                                                     prometheus.Histogram
 
 	models, keys *labels
-	series       sync.Map // seriesKey → *series: looking labels up costs more than counting
+	counters     known[counterKey, prometheus.Counter]
+	series       known[seriesKey, *series]
+}
+
+// known is the series that were counted in before: looking their labels up
+// costs more than counting.
+type known[K comparable, V any] struct {
+	mu struct {
+		sync.RWMutex
+		m map[K]V
+	}
+}
+
+// get gives what k stands for, which look finds where it is not known yet.
+func (s *known[K, V]) get(k K, look func() V) V {
+	s.mu.RLock()
+	v, ok := s.mu.m[k]
+	s.mu.RUnlock()
+	if ok {
+		return v
+	}
+	v = look()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.m == nil {
+		s.mu.m = map[K]V{}
+	}
+	s.mu.m[k] = v
+	return v
+}
+
+// counterKey is a counter of two labels.
+type counterKey struct {
+	of   *prometheus.CounterVec
+	a, b string
+}
+
+func (m *Metrics) counter(of *prometheus.CounterVec, a, b string) prometheus.Counter {
+	return m.counters.get(counterKey{of, a, b}, func() prometheus.Counter { return of.WithLabelValues(a, b) })
 }
 
 // seriesKey names what a request's end feeds; its values are bounded as labels are.
@@ -39,17 +77,15 @@ type series struct {
 }
 
 func (m *Metrics) seriesOf(k seriesKey) *series {
-	if s, ok := m.series.Load(k); ok {
-		return s.(*series)
-	}
-	s, _ := m.series.LoadOrStore(k, &series{
-		requests:    m.requests.WithLabelValues(k.class, k.key, k.model, k.outcome.String()),
-		duration:    m.duration.WithLabelValues(k.model, k.class),
-		wait:        m.wait.WithLabelValues(k.class),
-		forecastErr: m.forecastErr.WithLabelValues(k.class),
-		tpot:        m.tpot.WithLabelValues(k.model, k.class),
+	return m.series.get(k, func() *series {
+		return &series{
+			requests:    m.requests.WithLabelValues(k.class, k.key, k.model, k.outcome.String()),
+			duration:    m.duration.WithLabelValues(k.model, k.class),
+			wait:        m.wait.WithLabelValues(k.class),
+			forecastErr: m.forecastErr.WithLabelValues(k.class),
+			tpot:        m.tpot.WithLabelValues(k.model, k.class),
+		}
 	})
-	return s.(*series)
 }
 
 var (
@@ -110,11 +146,11 @@ func (m *Metrics) RequestEnded(r gateway.Record) {
 	s.wait.Observe(r.Queued.Seconds())
 	u := r.Usage
 	if n := u.PromptTokens; n > 0 {
-		m.promptTok.WithLabelValues(r.Replica, model).Add(float64(n))
-		m.cachedTok.WithLabelValues(r.Replica, model).Add(float64(u.CachedTokens))
+		m.counter(m.promptTok, r.Replica, model).Add(float64(n))
+		m.counter(m.cachedTok, r.Replica, model).Add(float64(u.CachedTokens))
 	}
 	if n := u.OutputTokens; n > 0 {
-		m.outTok.WithLabelValues(r.Replica, model).Add(float64(n))
+		m.counter(m.outTok, r.Replica, model).Add(float64(n))
 	}
 	if r.FirstToken > 0 {
 		s.forecastErr.Observe(r.FirstToken.Seconds() - r.Decision.ForecastS)
@@ -148,7 +184,7 @@ func (m *Metrics) Refused(_, _ string, took time.Duration) { m.refusal.Observe(t
 
 // AttemptEnded implements gateway.Observer.
 func (m *Metrics) AttemptEnded(replica, result string) {
-	m.attempts.WithLabelValues(replica, result).Inc()
+	m.counter(m.attempts, replica, result).Inc()
 }
 
 // Retried implements gateway.Observer.
@@ -180,6 +216,13 @@ var (
 	descSlots     = desc("switchyard_replica_slots", "Slots of a replica, by who holds them.", "replica", "state")
 	descUp        = desc("switchyard_replica_up", "1 while the replica answers its probes.", "replica")
 	descBreaker   = desc("switchyard_breaker_state", "0 closed, 1 half-open, 2 open.", "replica")
+	descGPUUse    = desc("switchyard_gpu_utilization_ratio", "Share of the last moment in which the GPU did something.", "replica", "gpu")
+	descGPUUsed   = desc("switchyard_gpu_memory_used_bytes", "Memory in use on the GPU.", "replica", "gpu")
+	descGPUTotal  = desc("switchyard_gpu_memory_total_bytes", "Memory of the GPU.", "replica", "gpu")
+	descGPUTemp   = desc("switchyard_gpu_temperature_celsius", "Temperature of the GPU.", "replica", "gpu")
+	descGPUPower  = desc("switchyard_gpu_power_watts", "Power the GPU draws.", "replica", "gpu")
+	descGPUEnergy = desc("switchyard_gpu_energy_joules_total", "Energy the GPU has taken since its driver was loaded.", "replica", "gpu")
+	descGPUSlowed = desc("switchyard_gpu_throttled", "1 while heat or power hold the GPU's clocks down.", "replica", "gpu")
 	descAllowance = desc("switchyard_breaker_allowance", "Share of the replica's slots that the breaker allows.", "replica")
 )
 
@@ -187,6 +230,7 @@ var (
 func (s *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descArrivals, descPromises, descRunning, descQueue, descBytes, descSlots, descUp, descBreaker, descAllowance,
+		descGPUUse, descGPUUsed, descGPUTotal, descGPUTemp, descGPUPower, descGPUEnergy, descGPUSlowed,
 	} {
 		ch <- d
 	}
@@ -214,6 +258,34 @@ func (s *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		send(descUp, prometheus.GaugeValue, boolean(r.Up), r.Name)
 		send(descBreaker, prometheus.GaugeValue, breakerNumber[r.Breaker.State], r.Name)
 		send(descAllowance, prometheus.GaugeValue, r.Breaker.Allowance, r.Name)
+		sendGPUs(send, r)
+	}
+}
+
+// sendGPUs sends what the GPUs of a replica gave; what they did not give has no
+// series.
+func sendGPUs(send func(*prometheus.Desc, prometheus.ValueType, float64, ...string), r admission.ReplicaState) {
+	if r.GPU == nil {
+		return
+	}
+	for _, g := range r.GPU.GPUs {
+		if g.Err != "" {
+			continue
+		}
+		given := func(d *prometheus.Desc, t prometheus.ValueType, v *float64) {
+			if v != nil {
+				send(d, t, *v, r.Name, g.ID)
+			}
+		}
+		given(descGPUUse, prometheus.GaugeValue, g.Utilization)
+		if g.MemoryTotal > 0 {
+			send(descGPUUsed, prometheus.GaugeValue, float64(g.MemoryUsed), r.Name, g.ID)
+			send(descGPUTotal, prometheus.GaugeValue, float64(g.MemoryTotal), r.Name, g.ID)
+		}
+		given(descGPUTemp, prometheus.GaugeValue, g.TemperatureC)
+		given(descGPUPower, prometheus.GaugeValue, g.PowerW)
+		given(descGPUEnergy, prometheus.CounterValue, g.EnergyJ)
+		send(descGPUSlowed, prometheus.GaugeValue, boolean(g.Throttle.Slowing()), r.Name, g.ID)
 	}
 }
 

@@ -46,7 +46,7 @@ func (o *Observer) RequestEnded(r gateway.Record) {
 func (o *Observer) ReplicaChanged(e admission.Event) {
 	level := slog.LevelInfo
 	switch e.What {
-	case admission.EventDown, admission.EventOpened, admission.EventFlagged:
+	case admission.EventDown, admission.EventOpened, admission.EventFlagged, admission.EventSlow:
 		level = slog.LevelWarn
 	}
 	o.Log.LogAttrs(context.Background(), level, "replica "+string(e.What), slog.String("replica", e.Replica), slog.String("why", e.Detail))

@@ -17,6 +17,7 @@ import (
 
 	"switchyard/admission"
 	"switchyard/gateway"
+	"switchyard/replica"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,6 +56,38 @@ switchyard_replica_slots{replica="a",state="zombie"} 1
 	require.NoError(t, testutil.GatherAndCompare(m.Registry, strings.NewReader(want),
 		"switchyard_breaker_state", "switchyard_promises_total", "switchyard_queue_requests", "switchyard_replica_slots"))
 	require.Equal(t, 1, calls)
+}
+
+// R16: what a GPU does not give has no series.
+func TestR16GPUGauges(t *testing.T) {
+	m := NewMetrics(func() *admission.Snapshot {
+		s := snapshot()
+		s.Replicas[0].GPU = &replica.GPUFacts{Source: replica.SourceNVML, GPUs: []replica.GPU{
+			{ID: "0", Utilization: new(0.0), MemoryUsed: 1 << 30, MemoryTotal: 4 << 30, EnergyJ: new(12.5), Throttle: replica.ThrottleHeat},
+			{ID: "1", Err: "lost", PowerW: new(3.0)},
+		}}
+		return s
+	})
+	want := `
+# HELP switchyard_gpu_energy_joules_total Energy the GPU has taken since its driver was loaded.
+# TYPE switchyard_gpu_energy_joules_total counter
+switchyard_gpu_energy_joules_total{gpu="0",replica="a"} 12.5
+# HELP switchyard_gpu_memory_total_bytes Memory of the GPU.
+# TYPE switchyard_gpu_memory_total_bytes gauge
+switchyard_gpu_memory_total_bytes{gpu="0",replica="a"} 4.294967296e+09
+# HELP switchyard_gpu_memory_used_bytes Memory in use on the GPU.
+# TYPE switchyard_gpu_memory_used_bytes gauge
+switchyard_gpu_memory_used_bytes{gpu="0",replica="a"} 1.073741824e+09
+# HELP switchyard_gpu_throttled 1 while heat or power hold the GPU's clocks down.
+# TYPE switchyard_gpu_throttled gauge
+switchyard_gpu_throttled{gpu="0",replica="a"} 1
+# HELP switchyard_gpu_utilization_ratio Share of the last moment in which the GPU did something.
+# TYPE switchyard_gpu_utilization_ratio gauge
+switchyard_gpu_utilization_ratio{gpu="0",replica="a"} 0
+`
+	require.NoError(t, testutil.GatherAndCompare(m.Registry, strings.NewReader(want), "switchyard_gpu_utilization_ratio",
+		"switchyard_gpu_memory_used_bytes", "switchyard_gpu_memory_total_bytes", "switchyard_gpu_temperature_celsius",
+		"switchyard_gpu_power_watts", "switchyard_gpu_energy_joules_total", "switchyard_gpu_throttled"))
 }
 
 func TestRequestsAreCountedByOutcome(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"switchyard/dashboard"
 	"switchyard/gateway"
 	"switchyard/replica"
+	"switchyard/replica/gpu"
 	"switchyard/replica/probe"
 	"switchyard/telemetry"
 )
@@ -31,6 +32,7 @@ type app struct {
 	controller *admission.Controller
 	gateway    *gateway.Gateway
 	prober     *probe.Prober
+	gpus       *gpu.Reader
 	decisions  *telemetry.Decisions
 	admin      *dashboard.Admin
 	data, ops  *http.Server
@@ -40,6 +42,9 @@ type app struct {
 
 	found func(name string, up bool, line string) // told what a replica's first probe found, and its first good one
 	seen  sync.Map                                // by name: whether the good one has been told
+
+	foundGPU func(name, line string) // told which GPU a replica runs on, and when that changes
+	onGPU    sync.Map                // by name: what has been told
 
 	reloading sync.Mutex
 	site      *site // guarded by reloading
@@ -56,7 +61,7 @@ func newApp(cfg *config.Config, log *slog.Logger, wrap func(gateway.Observer) ga
 	if err != nil {
 		return nil, err
 	}
-	a := &app{log: log, site: s, instance: newInstance(), failed: make(chan error, 2), found: func(string, bool, string) {}}
+	a := &app{log: log, site: s, instance: newInstance(), failed: make(chan error, 2), found: func(string, bool, string) {}, foundGPU: func(string, string) {}}
 	if cfg.TLS.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(cfg.TLS.Cert, cfg.TLS.Key)
 		if err != nil {
@@ -80,6 +85,7 @@ func newApp(cfg *config.Config, log *slog.Logger, wrap func(gateway.Observer) ga
 		Interval: cfg.Health.Interval, Timeout: cfg.Health.Timeout, Sink: a.observe, Working: a.controller.Works,
 	})
 	a.gateway.Settled = a.prober.Settled
+	a.gpus = gpu.New(gpu.Options{Sink: a.observeGPU, Works: a.controller.Works, Tokens: a.controller.OutputTokens})
 	a.admin = &dashboard.Admin{
 		Controller: a.controller, Decisions: a.decisions, Registry: metrics.Registry,
 		Token: s.secrets.Admin.Reveal(), Reload: a.reload, Ready: func() bool { return a.controller.Snapshot(time.Now()).Serving },
@@ -117,6 +123,7 @@ func (a *app) start() error {
 	for _, t := range a.site.targets() {
 		a.prober.Add(t)
 	}
+	a.gpus.Reconfigure(cfg.Health.Interval, cfg.Health.Timeout, a.site.gpus())
 	return nil
 }
 
@@ -141,6 +148,16 @@ func (a *app) observe(name string, f replica.Facts) {
 	}
 	a.seen.Store(name, f.Up)
 	a.found(name, f.Up, probe.Describe(f, a.slots(name)))
+}
+
+// observeGPU takes a reading of a replica's GPUs in, and tells which they are
+// whenever that has changed.
+func (a *app) observeGPU(name string, f replica.GPUFacts) {
+	a.controller.ReportGPU(time.Now(), name, f)
+	line := gpu.Describe(f)
+	if was, _ := a.onGPU.Swap(name, line); was != line {
+		a.foundGPU(name, line)
+	}
 }
 
 // slots is what the configuration says of a replica's slots.
@@ -178,8 +195,10 @@ func (a *app) reload() error {
 	a.gateway.Apply(s.settings(a.instance, a.serverTLS, a.log))
 	a.controller.Reconfigure(time.Now(), controllerConfig(next))
 	a.prober.Reconfigure(next.Health.Interval, next.Health.Timeout, s.targets())
+	a.gpus.Reconfigure(next.Health.Interval, next.Health.Timeout, s.gpus())
 	for _, name := range diff.Replicas.Removed {
 		a.seen.Delete(name)
+		a.onGPU.Delete(name)
 	}
 	a.log.Info("configuration applied", "changes", diff.String())
 	if len(diff.Restart) > 0 {
@@ -206,6 +225,7 @@ func (a *app) stop() error {
 		}
 	}
 	a.prober.Close()
+	a.gpus.Close()
 	a.end()
 	a.background.Wait()
 	a.gateway.Close()

@@ -63,6 +63,7 @@ func (c *console) errorf(format string, args ...any) { _, _ = fmt.Fprintf(c.Err,
 type usageError struct{ error }
 
 func main() {
+	leaveGarbage()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	os.Exit(run(ctx, os.Args[1:], &console{Out: os.Stdout, Err: os.Stderr}))

@@ -23,6 +23,7 @@ type serveCmd struct {
 
 // Run serves until the context ends, then drains.
 func (cmd *serveCmd) Run(ctx context.Context, c *console) error {
+	read := cmd.hash() // before it is read: a change meanwhile must not go unseen
 	cfg, err := cmd.read()
 	if err != nil {
 		return err
@@ -45,6 +46,7 @@ func (cmd *serveCmd) Run(ctx context.Context, c *console) error {
 			log.Warn("replica does not answer", "replica", name, "why", line)
 		}
 	}
+	a.foundGPU = func(name, line string) { log.Info("replica's GPU", "replica", name, "found", line) }
 	if err := a.start(); err != nil {
 		return err
 	}
@@ -52,7 +54,7 @@ func (cmd *serveCmd) Run(ctx context.Context, c *console) error {
 		log.Warn(line)
 	}
 	log.Info("serving", "clients", "http"+suffix(a.serverTLS != nil)+"://"+a.dataAddr, "admin", "http://"+a.opsAddr+"/", "replicas", len(cfg.Replicas), "version", controllerConfig(cfg).Version)
-	err = cmd.wait(ctx, a)
+	err = cmd.wait(ctx, a, read)
 	log.Info("stopping", "drain_timeout", a.site.cfg.Limits.DrainTimeout.String())
 	if stopErr := a.stop(); err == nil {
 		err = stopErr
@@ -84,15 +86,14 @@ func (cmd *serveCmd) read() (*config.Config, error) {
 // that notification services miss.
 const fileCheck = 2 * time.Second
 
-// wait reloads on SIGHUP and on a changed file until the context ends or a
-// listener fails.
-func (cmd *serveCmd) wait(ctx context.Context, a *app) error {
+// wait reloads on SIGHUP and when the file is not the last one any more, until
+// the context ends or a listener fails.
+func (cmd *serveCmd) wait(ctx context.Context, a *app, last [32]byte) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	tick := time.NewTicker(fileCheck)
 	defer tick.Stop()
-	last := cmd.hash()
 	for {
 		select {
 		case <-ctx.Done():

@@ -15,7 +15,7 @@ type simCmd struct {
 
 	Listen        string         `default:"127.0.0.1:8080" placeholder:"ADDR" help:"Where to listen (default: ${default})."`
 	Engine        string         `default:"openai" enum:"llamacpp,ollama,vllm,openai" help:"Whose API to speak: llamacpp, ollama, vllm, openai (default: ${default})."`
-	Model         []string       `placeholder:"NAME" help:"A model it serves; may repeat (default: sim)."`
+	Model         []string       `placeholder:"NAME" help:"A model it serves; may repeat (default: sim). Several make llama.cpp a router; vLLM and openai take them for aliases."`
 	Slots         int            `default:"4" help:"Requests that run at once (Ollama: per model; default: ${default})."`
 	Prefill       float64        `default:"2000" placeholder:"TOK/S" help:"Prompt tokens per second (default: ${default})."`
 	Decode        float64        `default:"100" placeholder:"TOK/S" help:"Output tokens per second of a stream alone (default: ${default})."`
@@ -31,6 +31,9 @@ type simCmd struct {
 	GPUShare      string         `name:"gpu-share" placeholder:"GROUP" help:"Replicas of a group share one device (of use in a fleet file)."`
 	TimeScale     float64        `default:"1" placeholder:"F" help:"10 is ten times faster (default: ${default})."`
 	Seed          uint64         `placeholder:"N" help:"Seed of all random numbers."`
+	APIKey        string         `name:"api-key" placeholder:"KEY" help:"A key that clients must say (Ollama has none)."`
+	Embeddings    bool           `help:"llama.cpp: serve embeddings, as its own flag does; the others always do."`
+	Reranking     bool           `help:"llama.cpp: serve reranking, as its own flag does; vLLM always does."`
 }
 
 // Run starts the replicas and prints one line for each: NAME URL.
@@ -84,5 +87,6 @@ func (c *simCmd) options() simserver.Options {
 		CacheTokens: simserver.OrNone(c.CacheTokens), Queue: c.Queue, Context: c.Context,
 		LoadTime: c.LoadTime, MaxLoaded: c.MaxLoaded, SleepIdle: c.SleepIdle, OutputTokens: c.OutputTokens, Notice: simserver.OrNone(c.Notice),
 		GPUShare: c.GPUShare, TimeScale: c.TimeScale, Seed: c.Seed,
+		APIKey: c.APIKey, Embeddings: c.Embeddings, Reranking: c.Reranking,
 	}
 }

@@ -121,6 +121,8 @@ func replicaState(r admission.ReplicaState) string {
 		return fmt.Sprintf("held off for %.1fs", r.HeldOffS)
 	case r.Misconfigured != "":
 		return "up, but " + r.Misconfigured
+	case r.Slow != "":
+		return "up, but slow: " + r.Slow
 	}
 	return "up"
 }

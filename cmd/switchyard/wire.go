@@ -14,6 +14,7 @@ import (
 	"switchyard/config"
 	"switchyard/gateway"
 	"switchyard/replica"
+	"switchyard/replica/gpu"
 	"switchyard/replica/probe"
 )
 
@@ -129,6 +130,15 @@ func (s *site) targets() []probe.Target {
 			Name: r.Name, URL: s.urls[r.Name], Engine: replica.Engine(r.Engine),
 			Key: probe.Secret(s.secrets.Replicas[r.Name].Reveal()), Roots: s.roots[r.Name],
 		})
+	}
+	return out
+}
+
+// gpus is whose GPUs are read, and where.
+func (s *site) gpus() []gpu.Target {
+	var out []gpu.Target
+	for _, r := range s.cfg.Replicas {
+		out = append(out, gpu.Target{Name: r.Name, URL: s.urls[r.Name], Mode: gpu.Mode(r.GPU.Mode), ID: r.GPU.ID, Metrics: r.GPU.URL})
 	}
 	return out
 }

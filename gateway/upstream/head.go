@@ -156,6 +156,9 @@ func (p *hopByHop) take(name, value string) bool {
 
 // dropNamed drops what Connection names.
 func (p *hopByHop) dropNamed(header http.Header) {
+	if p.connection == "" {
+		return
+	}
 	for part := range strings.SplitSeq(p.connection, ",") {
 		switch name := canonical(strings.Trim(part, " \t")); name {
 		case "Content-Length", "Content-Type": // no server means these
@@ -272,6 +275,9 @@ func (h *head) persist(hop *hopByHop, minor byte) {
 	h.reuse = h.framing != byClose && !listed(hop.connection, "close") &&
 		(minor == '1' || listed(hop.connection, "keep-alive"))
 	h.idle = math.MaxInt64
+	if hop.keepAlive == "" {
+		return
+	}
 	for part := range strings.SplitSeq(hop.keepAlive, ",") {
 		name, value, _ := strings.Cut(part, "=")
 		n, err := strconv.ParseUint(strings.Trim(value, " \t\""), 10, 31)

@@ -3,6 +3,7 @@
 package engines
 
 import (
+	"cmp"
 	"context"
 	"debug/buildinfo"
 	"fmt"
@@ -47,6 +48,8 @@ type Ollama struct {
 	Program  string // path of ollama
 	Dir      string // where it keeps everything
 	Parallel int    // requests it runs at once, each model for itself
+	Queue    int    // requests that may wait for a load; 0: its own default
+	Context  int    // tokens; 0: 2048
 	Addr     string // host:port, known from the first Start on
 
 	child *Child
@@ -64,18 +67,22 @@ func (o *Ollama) Log() string {
 }
 
 func (o *Ollama) command(args ...string) Command {
-	return Command{Path: o.Program, Args: args, Dir: o.Dir, Env: []string{
+	env := []string{
 		"OLLAMA_HOST=" + o.Addr,
 		"OLLAMA_MODELS=" + filepath.Join(o.Dir, "models"),
 		"OLLAMA_NUM_PARALLEL=" + strconv.Itoa(o.Parallel),
-		"OLLAMA_CONTEXT_LENGTH=2048",
+		"OLLAMA_CONTEXT_LENGTH=" + strconv.Itoa(cmp.Or(o.Context, 2048)),
 		"OLLAMA_KEEP_ALIVE=30m",
 		"OLLAMA_NOPRUNE=1",
 		"OLLAMA_NOHISTORY=1",
 		"GIN_MODE=release",
 		"CUDA_VISIBLE_DEVICES=-1", // the CPU, so that all machines see the same
 		"NO_PROXY=127.0.0.1",
-	}}
+	}
+	if o.Queue > 0 {
+		env = append(env, "OLLAMA_MAX_QUEUE="+strconv.Itoa(o.Queue))
+	}
+	return Command{Path: o.Program, Args: args, Dir: o.Dir, Env: env}
 }
 
 const (

@@ -128,16 +128,19 @@ func (r *runner) book(by time.Time) {
 	}
 	r.steps -= n
 	r.booked = r.booked.Add(r.step * time.Duration(n))
+	busy := 0
 	for _, t := range r.slots {
 		if t == nil || !t.inBatch {
 			continue
 		}
+		busy++
 		t.Decoded += n
 		r.stats.token(t, n)
 		if t.work.Request.Stream {
 			r.e.lastResult = r.booked
 		}
 	}
+	r.used.batches(n, busy)
 }
 
 // reveal prepares for something that happens at the given time: what ended
@@ -152,10 +155,12 @@ func (r *runner) reveal(at time.Time) {
 // finishBatch hands out what the batch has made.
 func (r *runner) finishBatch(at time.Time) {
 	r.batchEnds = time.Time{}
+	busy := 0
 	for _, t := range r.slots {
 		if t == nil || !t.inBatch {
 			continue
 		}
+		busy++
 		t.inBatch = false
 		if t.chunk > 0 {
 			r.promptDone(t, at)
@@ -163,5 +168,6 @@ func (r *runner) finishBatch(at time.Time) {
 			r.token(t, at)
 		}
 	}
+	r.used.batches(1, busy)
 	r.e.batchNotices(r, at)
 }

@@ -19,7 +19,7 @@ const (
 // nothing else runs on its device.
 type Config struct {
 	Kind   Kind
-	Models []string // the first is the one a single-model engine serves
+	Models []string // several: Ollama; llama.cpp as a router, all of them loaded; aliases of the first elsewhere
 	Slots  int      // requests that run at once; Ollama: per model
 
 	Prefill       float64 // prompt tokens per second

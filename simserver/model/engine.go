@@ -85,8 +85,9 @@ func New(cfg Config, script []TimedFault, now time.Time) *Engine {
 		if e.byName[name] != nil {
 			continue
 		}
-		// Only Ollama runs several models; elsewhere further names are aliases.
-		if i == 0 || cfg.Kind == Ollama {
+		// Ollama runs several models, and llama.cpp's router a server for each;
+		// elsewhere further names are aliases.
+		if i == 0 || cfg.Kind == Ollama || cfg.Kind == LlamaCpp {
 			e.runners = append(e.runners, newRunner(e, name))
 		}
 		e.byName[name] = e.runners[len(e.runners)-1]
@@ -142,7 +143,7 @@ func (e *Engine) Submit(now time.Time, req Request) (*Work, *Rejection) {
 		return nil, r
 	}
 	r := e.runners[0]
-	if e.cfg.Kind == Ollama || e.cfg.Kind != LlamaCpp && req.Model != "" {
+	if e.cfg.Kind == Ollama || e.cfg.Kind != LlamaCpp && req.Model != "" || len(e.runners) > 1 {
 		if r = e.find(req.Model); r == nil {
 			return nil, &Rejection{Kind: RejectModel}
 		}

@@ -158,7 +158,7 @@ func (l *life) do(d deed) {
 		l.e.SetFault(l.now, d.fault)
 	case "poll":
 		if d.who%2 == 0 {
-			l.e.Wake(l.now)
+			l.e.Wake(l.now, "")
 		}
 		l.e.Polled(l.now)
 	case "wait":
@@ -213,6 +213,9 @@ func (l *life) count() {
 	st, err := json.Marshal(l.e.Stats(l.now))
 	require.NoError(l.t, err)
 	fmt.Fprintf(&l.trace, "%s\n", st)
+	for _, name := range l.cfg.Models {
+		fmt.Fprintf(&l.trace, "%+v\n", l.e.Usage(l.now, name))
+	}
 }
 
 // finish writes down how a work ended, and remembers its answer.

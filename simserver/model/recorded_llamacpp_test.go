@@ -139,7 +139,7 @@ func TestRecordedZombieBesideAStream(t *testing.T) {
 	w := newWorld(t, Config{Kind: LlamaCpp, Slots: 2, Context: 4096, Prefill: 139, Decode: 29.4, BatchSlowdown: 1, Output: Fixed(1000)})
 	zombie, other := w.ask(0, chat(100, 37), whole), w.ask(0, chat(101, 37))
 	busy := func() (works []*Work) {
-		for _, s := range w.Slots(w.now) {
+		for _, s := range w.Slots(w.now, "") {
 			if s.Work != nil {
 				works = append(works, s.Work)
 			}
@@ -258,11 +258,11 @@ func TestRecordedDepartureInThePrompt(t *testing.T) {
 func TestRecordedSleep(t *testing.T) {
 	w := newWorld(t, Config{Kind: LlamaCpp, SleepIdle: 4 * sec, LoadTime: at(0.197)})
 	w.until(10 * sec)
-	require.True(t, w.Sleeping(w.now))
+	require.True(t, w.Sleeping(w.now, ""))
 	w.Polled(w.now)
-	require.True(t, w.Sleeping(w.now))
-	awake := w.Wake(w.now)
+	require.True(t, w.Sleeping(w.now, ""))
+	awake := w.Wake(w.now, "")
 	require.InDelta(t, 0.196936, seconds(awake.Sub(w.now)), 0.001)
 	w.until(awake.Sub(w.start))
-	require.False(t, w.Sleeping(w.now))
+	require.False(t, w.Sleeping(w.now, ""))
 }

@@ -207,17 +207,17 @@ func (e *Engine) Unload(now time.Time, name string) bool {
 }
 
 // Sleeping reports whether llama.cpp sleeps or is waking up: its /health and
-// /props answer, and say so; /metrics does not wake it.
-func (e *Engine) Sleeping(now time.Time) bool {
+// /props answer, and say so; /metrics does not wake it. "" is the first model.
+func (e *Engine) Sleeping(now time.Time, name string) bool {
 	e.run(now)
-	return e.cfg.Kind == LlamaCpp && e.fault.Kind != FaultCrash && e.runners[0].state != resident
+	return e.cfg.Kind == LlamaCpp && e.fault.Kind != FaultCrash && e.orFirst(name).state != resident
 }
 
 // Wake ends llama.cpp's sleep, as a request or a look at /slots does, and tells
 // when it is awake: now, if it is.
-func (e *Engine) Wake(now time.Time) time.Time {
+func (e *Engine) Wake(now time.Time, name string) time.Time {
 	e.run(now)
-	r := e.runners[0]
+	r := e.orFirst(name)
 	if e.cfg.Kind == LlamaCpp && r.state == absent {
 		r.load(e.now, e.cfg.Context)
 	}

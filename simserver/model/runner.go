@@ -9,6 +9,7 @@ type runner struct {
 	name  string
 	cache promptCache
 	stats Stats
+	used  Usage
 	slots []*Task
 	free  int
 
@@ -306,6 +307,7 @@ func (r *runner) drop(t *Task, at time.Time) {
 	switch {
 	case t.Slot >= 0 && r.slots[t.Slot] == t:
 		r.cache.left(t)
+		r.used.ended(t)
 		r.slots[t.Slot] = nil
 		r.free++
 		r.stats.SlotSeconds += at.Sub(t.Started).Seconds()

@@ -99,9 +99,41 @@ func (e *Engine) Reset(now time.Time) {
 	e.requests = 0
 	for _, r := range e.runners {
 		r.stats = Stats{Slots: r.stats.Slots, InHand: r.stats.InHand, MaxInHand: r.stats.InHand}
+		r.used = Usage{}
 		r.cache = newCache(&e.cfg)
 	}
 	e.settle(e.now)
+}
+
+// Usage is what a model's computing came to since the last Reset. Times are
+// summed over tasks, as llama.cpp does.
+type Usage struct {
+	Batches   int
+	BusySlots int // slots that had a part in a batch, summed over batches
+	Longest   int // tokens of the longest prompt with its answer
+	Prompting time.Duration
+	Decoding  time.Duration
+}
+
+// Usage gives a model's; "": the first's.
+func (e *Engine) Usage(now time.Time, name string) Usage {
+	e.run(now)
+	return e.orFirst(name).used
+}
+
+// batches counts so many that are alike.
+func (u *Usage) batches(n, busy int) {
+	u.Batches += n
+	u.BusySlots += n * busy
+}
+
+// ended counts a task that leaves its slot.
+func (u *Usage) ended(t *Task) {
+	u.Longest = max(u.Longest, t.Prompt+t.Decoded)
+	if !t.First.IsZero() {
+		u.Prompting += t.First.Sub(t.Started)
+		u.Decoding += t.Ended.Sub(t.First)
+	}
 }
 
 // SlotView is what a slot does.
@@ -110,16 +142,25 @@ type SlotView struct {
 	Work *Work
 }
 
-// Slots gives the slots of the first model.
-func (e *Engine) Slots(now time.Time) []SlotView {
+// Slots gives the slots of a model; "": of the first.
+func (e *Engine) Slots(now time.Time, name string) []SlotView {
 	e.run(now)
-	views := make([]SlotView, len(e.runners[0].slots))
-	for i, t := range e.runners[0].slots {
+	r := e.orFirst(name)
+	views := make([]SlotView, len(r.slots))
+	for i, t := range r.slots {
 		if t != nil {
 			views[i] = SlotView{Task: t, Work: t.work}
 		}
 	}
 	return views
+}
+
+// orFirst is the model of a name, or the first where there is none.
+func (e *Engine) orFirst(name string) *runner {
+	if r := e.find(name); r != nil {
+		return r
+	}
+	return e.runners[0]
 }
 
 // ModelView is the state of one model.
