@@ -20,6 +20,15 @@ type gatewaySite struct {
 	listen, admin string   // "": the defaults
 }
 
+// nowhere gives each replica an address that nobody goes to.
+func (s *Scenario) nowhere() []string {
+	at := make([]string, len(s.Replicas))
+	for i := range at {
+		at[i] = fmt.Sprintf("http://127.0.0.1:%d", 1024+i)
+	}
+	return at
+}
+
 // manySlots is what a replica is said to have where slots are left out: the
 // queue moves into the replicas.
 const manySlots = 4096

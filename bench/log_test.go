@@ -25,7 +25,7 @@ func TestRawLogNames(t *testing.T) {
 	require.Equal(t, []string{filepath.Join(dir, "raw-ha_proxy-x1.5-2.jsonl.gz")}, mustFiles(t, dir))
 	plain := unpack(t, filepath.Join(dir, "raw-ha_proxy-x1.5-2.jsonl.gz"))
 	request, replica, _ := strings.Cut(plain, "\n")
-	for _, name := range strings.Split("target, trial, id, arrival_s, class, key, session, turn, prompt_tokens, max_tokens, deadline_s, status, code, retry_after_s, retried_of, first_token_s, end_s, output_tokens, cached_tokens, replica, attempts, error, on_time", ", ") {
+	for name := range strings.SplitSeq("target, trial, id, arrival_s, class, key, session, turn, prompt_tokens, max_tokens, deadline_s, status, code, retry_after_s, retried_of, first_token_s, end_s, output_tokens, cached_tokens, replica, attempts, error, on_time", ", ") {
 		require.Contains(t, request, `"`+name+`":`)
 	}
 	require.Contains(t, request, `"target":"ha/proxy","trial":2,"load":1.5,"id":"a1","arrival_s":0.123457,`)

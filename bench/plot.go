@@ -215,11 +215,9 @@ func steps(sorted []float64, of int, x, y scale) [][2]float64 {
 	points := [][2]float64{{x.from, y.at(0)}}
 	n := len(sorted)
 	for k := range min(n, most) {
-		i := n - 1
+		i := k
 		if n > most {
 			i = k * (n - 1) / (most - 1)
-		} else {
-			i = k
 		}
 		points = append(points, [2]float64{x.at(sorted[i]), y.at(float64(i+1) / float64(of))})
 	}

@@ -201,11 +201,7 @@ func (s *Scenario) Points() []*Scenario {
 // gateway section, classes and keys make. wire is VirtualOptions.Wire; its error
 // is returned as it is.
 func (s *Scenario) CheckGateway(wire func(yaml []byte) (admission.Config, error)) error {
-	at := make([]string, len(s.Replicas))
-	for i := range at {
-		at[i] = fmt.Sprintf("http://127.0.0.1:%d", 1024+i) // nobody goes there
-	}
-	text, err := gatewayConfig(s, Target{Kind: Gateway}, gatewaySite{replicas: at})
+	text, err := gatewayConfig(s, Target{Kind: Gateway}, gatewaySite{replicas: s.nowhere()})
 	if err == nil {
 		_, err = wire(text)
 	}

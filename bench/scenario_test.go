@@ -2,8 +2,11 @@ package bench
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +214,45 @@ func TestGatewayLine(t *testing.T) {
 	require.Equal(t, 4, s.GatewayLine("queue.max_bytes"))
 	require.Equal(t, 7, s.GatewayLine("models.a[0]"))
 	require.Equal(t, 0, s.GatewayLine("classes[0].name"))
+}
+
+// The reference and the schema say the same, and its example is a scenario.
+func TestDocumentedScenario(t *testing.T) {
+	data, err := os.ReadFile("../docs/bench.md")
+	require.NoError(t, err)
+	text := string(data)
+	_, example, _ := strings.Cut(text, "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	documented := parse(t, example)
+	require.Equal(t, []float64{0.5, 1, 2}, documented.Loads)
+	for _, top := range fieldsOf(reflect.ValueOf(*documented), map[string]reflect.Value{}, nil) {
+		require.Contains(t, example, top+":")
+	}
+	for _, key := range fieldsOf(reflect.ValueOf(Source{}), map[string]reflect.Value{}, nil) {
+		require.Regexp(t, "(?m)^\\| [^|]*`"+key+"`[^|]*\\|", text, "a row of the table")
+	}
+	for _, m := range summary {
+		head, _, _ := strings.Cut(m.head, " (")
+		head = strings.TrimSuffix(head, " p50")
+		if head != "p90" && head != "p99" {
+			require.Contains(t, text, "| "+head+" |")
+		}
+	}
+}
+
+// The shipped configuration of HAProxy stands before the replicas of overload,
+// with their slots and their deadline.
+func TestHAProxyExampleFitsOverload(t *testing.T) {
+	data, err := os.ReadFile("../docs/examples/haproxy.cfg")
+	require.NoError(t, err)
+	s, err := Load("overload")
+	require.NoError(t, err)
+	for _, r := range s.Replicas {
+		require.Regexp(t, `(?m)^    server `+r.Name+` +`+regexp.QuoteMeta(r.Listen)+`$`, string(data))
+		require.Contains(t, string(data), fmt.Sprintf(" maxconn %d ", r.Slots))
+	}
+	require.Contains(t, string(data), "timeout queue "+s.Traffic[0].due.String())
+	require.Contains(t, string(data), "balance leastconn")
 }
 
 func FuzzParse(f *testing.F) {

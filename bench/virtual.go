@@ -43,11 +43,7 @@ func runVirtual(ctx context.Context, s *Scenario, t Target, from traffic, o Virt
 
 // wiredGateway is the gateway with the scenario's configuration.
 func wiredGateway(w *world, s *Scenario, t Target, o VirtualOptions) (*gatewayFront, error) {
-	at := make([]string, len(s.Replicas))
-	for i := range at {
-		at[i] = fmt.Sprintf("http://127.0.0.1:%d", 1024+i) // nobody goes there
-	}
-	file, err := gatewayConfig(s, t, gatewaySite{replicas: at})
+	file, err := gatewayConfig(s, t, gatewaySite{replicas: s.nowhere()})
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,11 @@ func (cmd *benchVerifyCmd) Run(c *console) error {
 		c.printf("%s\n", d)
 	}
 	if n := len(differences); n > 0 {
-		return fmt.Errorf("%d differences between what is published and what the raw logs in %s give", n, cmd.Dir)
+		times := fmt.Sprintf("%d times", n)
+		if n == 1 {
+			times = "1 time"
+		}
+		return fmt.Errorf("what is published differs from what the raw logs in %s give: %s", cmd.Dir, times)
 	}
 	c.printf("what is published agrees with the raw logs in %s\n", cmd.Dir)
 	return nil

@@ -74,7 +74,7 @@ func TestBenchRunReportVerify(t *testing.T) {
 	got = command(t, "bench", "verify", dir)
 	require.Equal(t, exitFail, got.code)
 	require.Contains(t, got.out, `tiny/summary: round-robin, sent: published "31", the raw logs give "30"`)
-	require.Contains(t, got.err, "1 differences")
+	require.Contains(t, got.err, "differs from what the raw logs in "+dir+" give: 1 time\n")
 	got = command(t, "bench", "report", dir)
 	require.Equal(t, exitWell, got.code, got.err)
 	require.Contains(t, got.out, "tiny/summary\ntarget ")
