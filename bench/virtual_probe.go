@@ -76,7 +76,7 @@ func (p *probed) look() {
 		st := s.model.Stats(now)
 		f.InHand, f.Waiting, f.Progress = views[0].Running, views[0].Queued, st.PromptTokens+st.TokensGenerated
 	}
-	f.Models, f.ModelsRead = p.list(views), true
+	f.Models, f.ModelsRead = p.list(views, s.cfg.Kind == model.Ollama && fault.Kind == model.FaultCPU), true
 	if s.cfg.Kind != model.Ollama {
 		f.Context = s.cfg.Context
 	}
@@ -102,8 +102,9 @@ func (p *probed) llamaCpp(f *replica.Facts, v model.ModelView) {
 	s.model.Polled(now)
 }
 
-// list is the model list; it is made anew only when it has changed.
-func (p *probed) list(views []model.ModelView) []replica.Model {
+// list is the model list; it is made anew only when it has changed. onCPU is what
+// Ollama's size_vram tells.
+func (p *probed) list(views []model.ModelView, onCPU bool) []replica.Model {
 	names := p.s.cfg.Models
 	if p.s.cfg.Kind == model.Ollama {
 		names = nil
@@ -113,14 +114,15 @@ func (p *probed) list(views []model.ModelView) []replica.Model {
 	}
 	same := len(p.models) == len(names)
 	for i := range p.models {
-		same = same && p.models[i].Resident == resident(views, i)
+		same = same && p.models[i].Resident == resident(views, i) && p.models[i].OnCPU == (onCPU && p.models[i].Resident)
 	}
 	if same {
 		return p.models
 	}
 	p.models = make([]replica.Model, len(names))
 	for i, name := range names {
-		p.models[i] = replica.Model{Name: name, Resident: resident(views, i), Context: views[min(i, len(views)-1)].Context}
+		here := resident(views, i)
+		p.models[i] = replica.Model{Name: name, Resident: here, Context: views[min(i, len(views)-1)].Context, OnCPU: onCPU && here}
 	}
 	return p.models
 }
