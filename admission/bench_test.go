@@ -59,7 +59,7 @@ func BenchmarkRound(b *testing.B) {
 				t := c.Arrive(now, Arrival{ID: "b", Class: "standard", At: now})
 				c.Admit(now, t, benchAsk(now))
 				for _, rs := range c.mu.running { // some attempt that runs
-					a := rs.list[0]
+					a := rs.list[0].a
 					c.Finish(now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: now, Usage: Usage{OutputTokens: 10}})
 					c.End(now, a.ticket, Completed, "")
 					break

@@ -133,7 +133,7 @@ func TestR5TurnedAwayWhenTheDeadlineCannotBeMetAnyMore(t *testing.T) {
 	w := newWorld(t, testConfig(rep("a", 1)))
 	running := w.granted(w.accept(w.ask()))
 	w.teach(10 * time.Second)
-	running.lease.until = w.now.Add(time.Second) // it will take longer than believed
+	running.lease.runs.list[0].until = w.now.Sub(w.c.mu.began) + time.Second // it will take longer than believed
 	waiting := w.accept(w.ask())
 	w.pass(8 * time.Second)
 	w.waits(waiting)

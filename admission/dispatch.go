@@ -180,14 +180,15 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
 		Attempt: t.tries, Queued: t.queued, ticket: t,
 		lease: lease{
-			rep: r, pool: p, runs: m.runs, width: w, begun: now, until: now.Add(e.own()), state: leaseBusy,
+			rep: r, pool: p, runs: m.runs, width: w, begun: now, state: leaseBusy,
 			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, p: r.Facts.Progress,
 		},
 	}
+	at := now.Sub(c.began)
+	held := run{a: a, begun: at, until: at + e.own(), lengths: c.lengthsOf(t.key, t.lane.model), most: t.ask.MaxTokens, width: w}
 	if e.known {
-		a.lease.first = now.Add(e.load + e.prompt)
+		a.lease.first, held.first = now.Add(e.load+e.prompt), at+e.load+e.prompt
 	}
-	a.lease.lengths = c.lengthsOf(t.key, t.lane.model)
 	a.lease.permit = r.Breaker.Begin(now)
 	if a.lease.trial {
 		r.Trials += w
@@ -195,7 +196,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	a.FirstTokenTimeout = c.firstTokenTimeout(t, e, a.lease.cold)
 	a.MoveAfter = c.moveAfter(now, t, e)
 	t.current = a
-	m.runs.add(a)
+	m.runs.add(held)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
 	c.grant(t, Grant{Assignment: a})

@@ -103,7 +103,10 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 		if own := f.own(); i == 0 || own < t.own {
 			t.own = own
 		}
-		t.work += (e.prompt + e.rest).Seconds() * float64(need(m.pool, t)) / float64(len(members))
+		t.work += float64(e.prompt+e.rest) * float64(need(m.pool, t))
+	}
+	if n := len(members); n > 0 {
+		t.work /= float64(n) * float64(time.Second)
 	}
 	return best, members
 }
@@ -155,6 +158,7 @@ func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (slots []
 	slots = c.slotEnds[:0]
 	step := 1 + (len(members)-1)/maxLooked
 	looked := 0
+	at := now.Sub(c.began)
 	for i := int(seq % uint64(step)); i < len(members); i += step {
 		m := members[i]
 		looked++
@@ -167,9 +171,11 @@ func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (slots []
 				slots = append(slots, hold.Seconds())
 			}
 		}
-		for _, a := range m.runs.list {
-			left := c.remaining(now, a).Seconds()
-			for range a.lease.width {
+		pace := m.speed.Decode()
+		for i := range m.runs.list {
+			r := &m.runs.list[i]
+			left := r.remaining(at, pace)
+			for range r.width {
 				slots = append(slots, left)
 			}
 		}
@@ -178,19 +184,18 @@ func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (slots []
 	return slots, float64(looked) / float64(len(members))
 }
 
-// remaining predicts how long a running attempt holds its slot still: what is
-// left before its first token, and what answers that are as long already had
-// still to come. Where lengths or speeds are unknown, one that has outlived its
-// estimate is expected to need a part of its age again.
-func (c *core) remaining(now time.Time, a *Assignment) time.Duration {
-	l := &a.lease
-	pace := l.rep.Speed(a.Model).Decode()
-	if l.lengths == nil || pace <= 0 || l.first.IsZero() {
-		return max(l.until.Sub(now), now.Sub(l.begun)/8)
+// remaining predicts how many seconds a running attempt holds its slot still:
+// what is left before its first token, and what answers that are as long already
+// had still to come, at so many seconds a token. Where lengths or speeds are
+// unknown, one that has outlived its estimate is expected to need a part of its
+// age again.
+func (r *run) remaining(at time.Duration, pace float64) float64 {
+	if r.lengths == nil || pace <= 0 || r.first == 0 {
+		return max(r.until-at, (at-r.begun)/8).Seconds()
 	}
-	before := max(0, l.first.Sub(now))
-	had := max(0, now.Sub(l.first).Seconds()/pace)
-	return before + seconds(l.lengths.rest(had, a.ticket.ask.MaxTokens)*pace)
+	before := max(0, r.first-at)
+	had := max(0, (at-r.first).Seconds()/pace)
+	return before.Seconds() + r.lengths.rest(had, r.most)*pace
 }
 
 // urgentLoad is the number of slots that the work of more urgent classes, as

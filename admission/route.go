@@ -17,19 +17,30 @@ type member struct {
 
 // runs is what runs on one pool of slots.
 type runs struct {
-	list []*Assignment
+	list []run
 }
 
-func (rs *runs) add(a *Assignment) {
-	a.lease.place = len(rs.list)
-	rs.list = append(rs.list, a)
+// run is an attempt with what forecasts need of it, side by side, since they
+// look at hundreds. Times are since the controller began.
+type run struct {
+	a            *Assignment
+	begun, until time.Duration // until is estimated
+	first        time.Duration // estimated first token; 0: nothing is known
+	lengths      *lengths      // of the answers of its key; nil: nothing is known
+	most         int           // output tokens
+	width        int
+}
+
+func (rs *runs) add(r run) {
+	r.a.lease.place = len(rs.list)
+	rs.list = append(rs.list, r)
 }
 
 func (rs *runs) remove(a *Assignment) {
 	last := len(rs.list) - 1
 	moved := rs.list[last]
-	rs.list[a.lease.place], moved.lease.place = moved, a.lease.place
-	rs.list[last] = nil
+	rs.list[a.lease.place], moved.a.lease.place = moved, a.lease.place
+	rs.list[last] = run{}
 	rs.list = rs.list[:last]
 }
 

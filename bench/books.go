@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"switchyard/admission"
@@ -75,19 +76,16 @@ func checkFleet(t Target, trial *Trial) (wrong []string) {
 	if t.Kind != Gateway && t.Kind != Oracle {
 		return nil // only the gateway promises that
 	}
-	excused := 0
-	for i := range trial.Records {
-		r := &trial.Records[i]
-		if r.Attempts > 1 || r.Status/100 != 2 && r.Code != string(admission.ReasonDeadlineUnmeetable) || r.Error != "" {
-			excused++
-		}
-	}
+	excused := slices.ContainsFunc(trial.Records, func(r Record) bool {
+		atOnce := r.Code == string(admission.ReasonDeadlineUnmeetable) || r.Code == string(admission.ReasonQueueFull)
+		return r.Attempts > 1 || r.Error != "" || r.Status/100 != 2 && !atOnce
+	})
 	for _, r := range trial.Replicas {
 		st := r.Stats
 		if t.Without != "slots" && st.MaxInHand > st.Slots {
 			wrong = append(wrong, fmt.Sprintf("R1: %s has had %d requests in hand on %d slots", r.Replica, st.MaxInHand, st.Slots))
 		}
-		if st.TokensWasted > 0 && excused == 0 {
+		if st.TokensWasted > 0 && !excused {
 			wrong = append(wrong, fmt.Sprintf("waste: %s has made %d tokens for nobody though no attempt was given up and no client left", r.Replica, st.TokensWasted))
 		}
 	}

@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"log"
+	"slices"
 	"time"
 
 	"switchyard/admission"
@@ -48,6 +50,10 @@ func runLive(ctx context.Context, s *Scenario, t Target, from traffic, o LiveOpt
 		}
 		defer gateway.close()
 		base = gateway.base
+	case External:
+		if err := untilServes(ctx, base); err != nil {
+			return nil, fmt.Errorf("scenario %s, target %s: %w", s.Name, t.Name, err)
+		}
 	}
 	l := newLoad(from, base)
 	l.told, l.unordered = o.Progress, t.Without == "order"
@@ -59,12 +65,13 @@ func runLive(ctx context.Context, s *Scenario, t Target, from traffic, o LiveOpt
 		return nil, fmt.Errorf("scenario %s, target %s: %w", s.Name, t.Name, err)
 	}
 	out := &Trial{Records: l.mu.records}
+	slices.SortStableFunc(out.Records, func(a, b Record) int { return cmp.Compare(a.ArrivalS, b.ArrivalS) })
 	if gateway != nil {
 		state, err := gateway.settled(ctx)
 		if err != nil {
 			return nil, err
 		}
-		out.Violations = checkBooks(state, seen(out.Records))
+		out.Violations = checkBooks(state, parted(seen(out.Records), state.Totals))
 	}
 	fleet.rest(ctx)
 	out.Replicas = fleet.records(ctx)
@@ -89,4 +96,17 @@ func seen(records []Record) (t admission.Totals) {
 		}
 	}
 	return t
+}
+
+// parted allows for clients who left in the moment in which their answer came:
+// they may be in the gateway's books as something else.
+func parted(own, books admission.Totals) admission.Totals {
+	for _, pair := range [][2]*int64{
+		{&own.Completed, &books.Completed}, {&own.Refused, &books.Refused}, {&own.Failed, &books.Failed},
+	} {
+		n := max(0, min(*pair[1]-*pair[0], own.Cancelled-books.Cancelled))
+		*pair[0] += n
+		own.Cancelled -= n
+	}
+	return own
 }

@@ -137,3 +137,24 @@ func getJSON(ctx context.Context, url string, v any) error {
 	}
 	return json.NewDecoder(resp.Body).Decode(v)
 }
+
+// untilServes waits until a foreign gateway passes on the list of models: its
+// replicas have only just been started.
+func untilServes(ctx context.Context, base string) error {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		var list any
+		err := getJSON(ctx, base+"/v1/models", &list)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for it to pass on GET /v1/models: %w", err)
+		}
+	}
+}

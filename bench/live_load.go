@@ -29,6 +29,10 @@ type load struct {
 	}
 }
 
+// lead is how long before its time a request is made ready, so that the making of
+// its text is no part of what is measured.
+const lead = 20 * time.Millisecond
+
 func newLoad(t traffic, base string) *load {
 	l := &load{base: base, changed: make(chan struct{}, 1)}
 	l.mu.traffic = t
@@ -74,7 +78,7 @@ func (l *load) due(ctx context.Context) (wait time.Duration, over bool) {
 		if !ok {
 			return time.Hour, l.mu.traffic.Open() == 0
 		}
-		if wait = time.Until(l.began.Add(at)); wait > 0 {
+		if wait = time.Until(l.began.Add(at)) - lead; wait > 0 {
 			return wait, false
 		}
 		l.send(ctx, l.mu.traffic.Next())
@@ -88,9 +92,24 @@ func (l *load) send(ctx context.Context, r *Request) {
 	l.mu.records = append(l.mu.records, c.rec)
 	answers := l.mu.answers[r.Session]
 	l.under.Go(func() {
-		c.call(ctx, l.client, l.base, body(r, answers))
+		b := body(r, answers)
+		if l.until(ctx, r.At) {
+			c.call(ctx, l.client, l.base, b)
+		}
 		l.ended(c, place)
 	})
+}
+
+// until sleeps until a moment of the trial; false: it is over before.
+func (l *load) until(ctx context.Context, at time.Duration) bool {
+	timer := time.NewTimer(time.Until(l.began.Add(at)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (l *load) ended(c *caller, place int) {

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -193,8 +194,55 @@ func TestBodyHasTheTokensOfTheRequest(t *testing.T) {
 }
 
 func modelTokens(prompt []Part) (n int) {
-	for _, p := range chain(prompt) {
+	for _, p := range chain(nil, prompt...) {
 		n += p.Tokens
 	}
 	return n
+}
+
+// Another gateway in front of the same replicas, which have fixed addresses.
+func TestLiveForeignGateway(t *testing.T) {
+	var urls []string
+	s := scenario(t, quick)
+	s.Traffic[0].Requests = 8
+	for i := range s.Replicas {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		s.Replicas[i].Listen = ln.Addr().String()
+		urls = append(urls, "http://"+ln.Addr().String())
+		require.NoError(t, ln.Close())
+	}
+	p, err := startProxy(s, urls, false)
+	require.NoError(t, err)
+	defer p.close()
+	trial := live(t, s, "url:other="+p.base, s.NewTraffic(1))
+	require.Empty(t, trial.Violations)
+	require.Len(t, trial.Records, 8)
+	for _, r := range trial.Records {
+		require.Equal(t, 200, r.Status)
+	}
+	require.Equal(t, 4, trial.Replicas[1].Stats.Completed)
+}
+
+// A client that leaves in the moment in which its answer comes may be on the
+// gateway's books as answered; nothing else may differ.
+func TestBooksAllowForPartingClients(t *testing.T) {
+	own := admission.Totals{Completed: 5, Refused: 2, Cancelled: 3}
+	require.Equal(t, admission.Totals{Completed: 6, Refused: 3, Cancelled: 1}, parted(own, admission.Totals{Completed: 6, Refused: 3, Cancelled: 1}))
+	require.Equal(t, own, parted(own, own))
+	require.Equal(t, own, parted(own, admission.Totals{Completed: 6, Refused: 2, Cancelled: 3}), "one more than there were")
+}
+
+func TestWhatTheBooksMustSay(t *testing.T) {
+	require.Equal(t, admission.Totals{Completed: 2, Refused: 2, Failed: 4, Cancelled: 1}, seen([]Record{
+		{Status: 200, Replica: "a"},
+		{Status: 400, Code: "invalid_request_error", Replica: "a"}, // passed on
+		{Status: 429, Code: "deadline_unmeetable"},
+		{Status: 503, Code: "no_replica"},
+		{Status: 500, Code: "server_error", Replica: "a"}, // passed on
+		{Status: 502, Code: "upstream_failed"},
+		{Status: 200, Replica: "a", Error: "the stream broke off with an error event"},
+		{Error: "connection reset"},
+		{Error: ErrLeft},
+	}))
 }

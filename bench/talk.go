@@ -47,7 +47,12 @@ func (t *talk) next(last *Request, ended time.Duration) *Request {
 	r.At = ended + time.Duration(pause*float64(x.Think))
 	// A list of its own: the turn before may still be read by others.
 	r.Prompt = append(make([]Part, 0, len(last.Prompt)+2), last.Prompt...)
-	r.Prompt = append(r.Prompt, Part{Role: RoleAssistant, Seed: blend(r.seed, ^uint64(last.Turn)), Tokens: last.OutputTokens})
+	r.Prompt = append(r.Prompt, last.answered())
 	r.say()
 	return &r
+}
+
+// answered is a turn's answer as a part of the next turn's prompt.
+func (r *Request) answered() Part {
+	return Part{Role: RoleAssistant, Seed: blend(r.seed, ^uint64(r.Turn)), Tokens: r.OutputTokens}
 }

@@ -165,6 +165,11 @@ func (g *gatewayFront) result(a *attempt) admission.AttemptResult {
 	switch a.work.End {
 	case model.EndDone:
 		return admission.AttemptResult{Kind: admission.ResultOK, Status: 200, Usage: usage(a)}
+	case model.EndDied: // its server lives on and says so, while it can
+		if !a.begun {
+			a.j.way.kept = &reply{a: a, status: 500}
+			return admission.AttemptResult{Kind: admission.ResultStatus, Status: 500}
+		}
 	case model.EndEmpty:
 		return admission.AttemptResult{Kind: admission.ResultEmpty, Status: 200}
 	}

@@ -32,7 +32,6 @@ type way struct {
 	ticket *admission.Ticket
 	kept   *reply // the last answer of a replica that may have to be passed on
 	due    alarm  // the oracle's
-	ended  bool
 }
 
 // reply is a replica's own answer that is no success.
@@ -97,7 +96,7 @@ func (g *gatewayFront) arrive(j *journey) {
 	j.way.ticket = g.ctl.Arrive(now, admission.Arrival{ID: requestID(r), Class: class, Key: keyName(r), At: now})
 	g.tickets[j.way.ticket] = j
 	if j.prompt == nil {
-		j.prompt = chain(r.Prompt)
+		j.prompt = chain(nil, r.Prompt...)
 	}
 	if ref := g.ctl.Admit(now, j.way.ticket, g.ask(j, class)); ref != nil {
 		g.refuse(j, ref)
@@ -160,7 +159,7 @@ func (g *gatewayFront) ask(j *journey, class string) admission.Ask {
 	}
 	return admission.Ask{
 		Class: class, Models: []string{r.Model}, Public: r.Model, Path: chatPath, Engines: anyEngine, Width: 1,
-		Bytes: int64(bytesPerToken*text + bodyBytes + messageBytes*messages), BodyHash: stir(hashOf(j.prompt), xxhash.Sum64String(r.Key)),
+		Bytes: int64(bytesPerToken*text + bodyBytes + messageBytes*messages), BodyHash: blend(hashOf(j.prompt), xxhash.Sum64String(r.Key)),
 		PromptTokens: text, MaxTokens: r.MaxTokens, Stream: r.Stream,
 		Deadline: g.w.now.Add(deadline), ClientDeadline: stated,
 	}

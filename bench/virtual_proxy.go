@@ -61,6 +61,8 @@ func (p *proxyFront) ended(a *attempt) {
 		j.end(200, "", "the answer was empty")
 	case a.headed():
 		j.end(200, "", "the answer broke off before its first token")
+	case a.work.End == model.EndDied:
+		j.end(500, "", "")
 	default:
 		j.end(502, "", "the replica broke off")
 	}

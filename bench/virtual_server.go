@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"switchyard/simserver/model"
@@ -16,9 +17,7 @@ type server struct {
 	alarm alarm
 	open  int // requests of a plain proxy under way there
 
-	working []*attempt // in hand, those of clients who left too
-
-	faulty bool
+	faulty bool // something may go wrong there
 	probed probed
 }
 
@@ -75,7 +74,7 @@ func (s *server) pump() {
 		case ev.Kind == model.Finished, ev.Kind == model.Noticed:
 			a.noticed = a.noticed || ev.Kind == model.Noticed
 			if ev.Kind == model.Finished {
-				s.drop(a)
+				s.w.working--
 			}
 			s.w.pending = append(s.w.pending, happening{a, false})
 		}
@@ -90,7 +89,7 @@ func (s *server) pump() {
 // request is what an engine is asked.
 func (j *journey) request() model.Request {
 	if j.prompt == nil {
-		j.prompt = chain(j.r.Prompt)
+		j.prompt = chain(nil, j.r.Prompt...)
 	}
 	return model.Request{
 		Model: j.r.Model, Prompts: [][]model.Part{j.prompt}, Max: j.r.MaxTokens, Output: j.r.OutputTokens, Stream: j.r.Stream,
@@ -110,22 +109,10 @@ func (s *server) submit(a *attempt) *model.Rejection {
 	work, rej := s.model.Submit(s.w.now, j.request())
 	if rej == nil {
 		a.work, work.User = work, a
-		a.place = len(s.working)
-		s.working = append(s.working, a)
 		s.w.working++
 	}
 	s.pump()
 	return rej
-}
-
-// drop takes an attempt out of those in hand.
-func (s *server) drop(a *attempt) {
-	last := len(s.working) - 1
-	moved := s.working[last]
-	s.working[a.place], moved.place = moved, a.place
-	s.working[last] = nil
-	s.working = s.working[:last]
-	s.w.working--
 }
 
 // leave tells the engine that nobody waits for an attempt any more.
@@ -157,13 +144,7 @@ func (a *attempt) cached() int {
 // remember lets the next turn of a conversation find prompt and answer in the
 // engine's cache, as its HTTP face does.
 func (s *server) remember(a *attempt) {
-	parts := append([]model.Part(nil), a.j.prompt...)
-	h := hashOf(parts)
-	for left := a.work.Tasks[0].Decoded; left > 0; left -= pieceTokens {
-		h = stir(h, uint64(a.work.ID))
-		parts = append(parts, model.Part{Hash: h, Tokens: min(left, pieceTokens)})
-	}
-	s.model.Remember(s.w.now, a.work, parts)
+	s.model.Remember(s.w.now, a.work, chain(slices.Clone(a.j.prompt), a.j.r.answered()))
 }
 
 func (s *server) record() ReplicaRecord {
@@ -176,15 +157,11 @@ const pieceTokens = 64
 // messageTokens is what a message costs beside its text.
 const messageTokens = 4
 
-// chain cuts a prompt into the pieces that an engine's cache knows, as its HTTP
-// face cuts the text: each message anew, by pieceTokens of text.
-func chain(prompt []Part) []model.Part {
-	n := 1
-	for _, p := range prompt {
-		n += p.Tokens/pieceTokens + 2
-	}
-	out := make([]model.Part, 0, n)
-	h, filled, extra := uint64(0), 0, 0
+// chain cuts messages into the pieces that an engine's cache knows, as its HTTP
+// face cuts the text: each message anew, by pieceTokens of text. They go on from
+// the pieces that are there.
+func chain(out []model.Part, prompt ...Part) []model.Part {
+	h, filled, extra := hashOf(out), 0, 0
 	emit := func() {
 		if filled+extra > 0 {
 			out = append(out, model.Part{Hash: h, Tokens: filled + extra})
@@ -195,12 +172,12 @@ func chain(prompt []Part) []model.Part {
 		left := p.Tokens
 		if p.Role != RoleSame {
 			emit()
-			h, extra = stir(h, uint64(p.Role)), min(messageTokens, left)
+			h, extra = blend(h, uint64(p.Role)), min(messageTokens, left)
 			left -= extra
 		}
 		for at := 0; left > 0; {
 			n := min(left, pieceTokens-filled)
-			h = stir(stir(h, p.Seed), uint64(at)<<32|uint64(n))
+			h = blend(blend(h, p.Seed), uint64(at)<<32|uint64(n))
 			filled, at, left = filled+n, at+n, left-n
 			if filled == pieceTokens {
 				emit()
@@ -216,12 +193,4 @@ func hashOf(parts []model.Part) uint64 {
 		return 0
 	}
 	return parts[len(parts)-1].Hash
-}
-
-// stir is one step of a hash over numbers (splitmix64's finaliser).
-func stir(h, x uint64) uint64 {
-	z := h ^ (x + 0x9e3779b97f4a7c15 + h<<6)
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
 }

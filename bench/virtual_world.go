@@ -210,7 +210,6 @@ type attempt struct {
 	work  *model.Work
 	begun bool // the first token has come
 	over  bool // the front has done with it
-	place int  // among its server's
 	hold  hold // the gateway's
 
 	noticed bool // the engine knows that nobody waits any more

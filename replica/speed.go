@@ -21,6 +21,7 @@ type Speed struct {
 	onCPU     bool
 	load      mean    // seconds a load took
 	late      float64 // see Late
+	lateBy    float64 // e^late − 1
 	pace      float64 // share of the full SM clock now; 0 like 1: full
 	usual     float64 // seconds per output token when it was last as usual
 	slow      int     // samples in a row far from that
@@ -179,7 +180,7 @@ func (s *Speed) Load() (d time.Duration, known bool) { return seconds(s.load.v),
 // Late is what to add to a predicted time to the first token so that about
 // nineteen in twenty come no later.
 func (s *Speed) Late(predicted time.Duration) time.Duration {
-	return seconds(predicted.Seconds() * math.Expm1(s.late))
+	return time.Duration(float64(predicted) * s.lateBy)
 }
 
 // Timed takes in when a first token came that had been predicted, both counted
@@ -192,6 +193,7 @@ func (s *Speed) Timed(predicted, actual time.Duration) {
 		up = 0.95
 	}
 	s.late = min(max(s.late+step*up, 0), most)
+	s.lateBy = math.Expm1(s.late)
 }
 
 // Decode is the seconds per output token of one stream; 0 unknown.

@@ -127,10 +127,12 @@ func TestSixStreamsOnTwoSlotsTakeThreeRounds(t *testing.T) {
 		near(t, time.Duration(i/2)*round, w.begun[work], sec/3, "start: headers go when the slot is taken")
 	}
 	st := w.Stats(w.now)
+	held := w.now.Sub(w.start).Seconds() * 2 // both slots all the time
+	require.InDelta(t, held, st.SlotSeconds, 0.2)
 	require.Equal(t, Stats{
-		Slots: 2, MaxInHand: 6, OverSlotsEvents: 4, QueuedMax: 4, Requests: 6, Completed: 6,
+		SlotSeconds: st.SlotSeconds, Slots: 2, MaxInHand: 6, OverSlotsEvents: 4, QueuedMax: 4, Requests: 6, Completed: 6,
 		TokensGenerated: 6 * 41, PromptTokens: 600,
-		Models: map[string]Stats{"sim": {Slots: 2, MaxInHand: 6, OverSlotsEvents: 4, QueuedMax: 4, Completed: 6, TokensGenerated: 6 * 41, PromptTokens: 600}},
+		Models: map[string]Stats{"sim": {SlotSeconds: st.SlotSeconds, Slots: 2, MaxInHand: 6, OverSlotsEvents: 4, QueuedMax: 4, Completed: 6, TokensGenerated: 6 * 41, PromptTokens: 600}},
 	}, st)
 }
 

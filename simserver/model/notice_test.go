@@ -34,6 +34,7 @@ func TestLlamaCppNoticesAStreamAtItsNextToken(t *testing.T) {
 	require.Zero(t, st.Completed)
 	require.Equal(t, 1, st.TokensWasted)
 	require.InDelta(t, 0.05, st.ZombieSeconds, 1e-6)
+	require.InDelta(t, 2.1, st.SlotSeconds, 1e-6)
 }
 
 func TestLlamaCppNoticesADepartureInPromptProcessingAfterTheBatch(t *testing.T) {

@@ -310,6 +310,7 @@ func (r *runner) drop(t *Task, at time.Time) {
 		r.used.ended(t)
 		r.slots[t.Slot] = nil
 		r.free++
+		r.stats.SlotSeconds += at.Sub(t.Started).Seconds()
 		if !t.work.Left.IsZero() {
 			r.stats.zombie(t, at)
 		}

@@ -18,6 +18,7 @@ type Stats struct {
 	TokensGenerated int     `json:"tokens_generated"`
 	TokensWasted    int     `json:"tokens_wasted"`
 	ZombieSeconds   float64 `json:"zombie_seconds"`
+	SlotSeconds     float64 `json:"slot_seconds"` // that tasks have held slots, zombies included
 	PromptTokens    int     `json:"prompt_tokens"`
 	CachedTokens    int     `json:"cached_tokens"`
 
@@ -63,7 +64,11 @@ func (e *Engine) Stats(now time.Time) Stats {
 	for _, r := range e.runners {
 		s := r.stats
 		for _, t := range r.slots {
-			if t != nil && !t.work.Left.IsZero() {
+			if t == nil {
+				continue
+			}
+			s.SlotSeconds += e.now.Sub(t.Started).Seconds()
+			if !t.work.Left.IsZero() {
 				s.zombie(t, e.now)
 			}
 		}
@@ -77,6 +82,7 @@ func (e *Engine) Stats(now time.Time) Stats {
 		sum.TokensGenerated += s.TokensGenerated
 		sum.TokensWasted += s.TokensWasted
 		sum.ZombieSeconds += s.ZombieSeconds
+		sum.SlotSeconds += s.SlotSeconds
 		sum.PromptTokens += s.PromptTokens
 		sum.CachedTokens += s.CachedTokens
 	}
