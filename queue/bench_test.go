@@ -119,7 +119,7 @@ func TestR3TreesStayBalanced(t *testing.T) {
 			deepest, total := 0, 0
 			for it := range q.All() {
 				steps := 0
-				for ; it != nil; it = it.node.parent {
+				for ; it != nil; it = it.nodes[ofLane].parent {
 					steps++
 				}
 				deepest = max(deepest, steps)
@@ -157,5 +157,5 @@ func TestLanesOnceUsedAreForgotten(t *testing.T) {
 	}
 	require.Empty(t, q.classes[1].byKey)
 	require.Empty(t, q.classes[1].lanes)
-	require.Len(t, q.spare, 1)
+	require.Len(t, q.spare.lanes, 1)
 }

@@ -1,21 +1,23 @@
 package queue
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
-// expiryHeap holds the items that expire, the soonest on top: a binary heap
-// whose items know their places in it, from 1 (0: not in it). Times stand in
-// the heap itself, so that comparing touches no item.
-type expiryHeap[L comparable] []expiry[L]
-
+// expiry is when an item expires. Times stand in the heap itself, so that
+// comparing touches no item.
 type expiry[L comparable] struct {
 	latest time.Duration // since the queue's origin
 	seq    uint64        // so that runs repeat where times are equal
 	item   *Item[L]
 }
 
-func (e expiry[L]) before(o expiry[L]) bool {
+func (e expiry[L]) precedes(o expiry[L]) bool {
 	return e.latest < o.latest || e.latest == o.latest && e.seq < o.seq
 }
+
+func (e expiry[L]) place() *int { return &e.item.expiry }
 
 // Expired removes and returns the items whose Latest is past, the longest past
 // first. At Latest itself an item can still start.
@@ -40,58 +42,19 @@ func (q *Queue[L]) NextExpiry() (time.Time, bool) {
 
 // schedule puts an item where its Latest says.
 func (q *Queue[L]) schedule(it *Item[L]) {
+	if it.latest == never {
+		q.expiry.remove(&it.expiry)
+		return
+	}
+	q.expiry.set(expiry[L]{it.latest, it.Seq, it})
+}
+
+// never is the latest start of an item that does not expire.
+const never = time.Duration(math.MaxInt64)
+
+func (q *Queue[L]) latest(it *Item[L]) time.Duration {
 	if it.Latest.IsZero() {
-		q.expiry.remove(it)
-		return
+		return never
 	}
-	q.expiry.set(expiry[L]{it.Latest.Sub(q.origin), it.Seq, it})
-}
-
-// set adds an item or moves it.
-func (h *expiryHeap[L]) set(e expiry[L]) {
-	if e.item.expiry == 0 {
-		*h = append(*h, e)
-		e.item.expiry = len(*h)
-	}
-	h.settle(e.item.expiry-1, e)
-}
-
-// remove takes an item out if it is in.
-func (h *expiryHeap[L]) remove(it *Item[L]) {
-	if it.expiry == 0 {
-		return
-	}
-	hole, last := it.expiry-1, len(*h)-1
-	moved := (*h)[last]
-	(*h)[last] = expiry[L]{}
-	*h = (*h)[:last]
-	it.expiry = 0
-	if hole != last {
-		h.settle(hole, moved)
-	}
-}
-
-// settle finds the place of an entry, up or down from hole i.
-func (h expiryHeap[L]) settle(i int, e expiry[L]) {
-	for i > 0 && e.before(h[(i-1)/2]) {
-		h.put(i, h[(i-1)/2])
-		i = (i - 1) / 2
-	}
-	for {
-		child := 2*i + 1
-		if child+1 < len(h) && h[child+1].before(h[child]) {
-			child++
-		}
-		if child >= len(h) || !h[child].before(e) {
-			break
-		}
-		h.put(i, h[child])
-		i = child
-	}
-	h.put(i, e)
-}
-
-func (h expiryHeap[L]) put(i int, e expiry[L]) {
-	h[i] = e
-	e.item.expiry = i + 1
+	return it.Latest.Sub(q.origin)
 }

@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -17,6 +18,25 @@ type model struct {
 	classes []Class
 	items   []*Item[string]
 	held    []hold
+	keys    map[who]*had
+	virtual map[int]float64   // of classes
+	local   map[where]float64 // virtual time of lanes with items
+}
+
+// who is a key in a class, had what it has had of it: its start tag.
+type who struct {
+	class int
+	key   string
+}
+
+type had struct {
+	start   float64
+	running int
+}
+
+type where struct {
+	class int
+	lane  string
 }
 
 // hold is a time during which a class held slots; to is zero while it does.
@@ -64,6 +84,7 @@ func (m *model) behind(now time.Time, class int) bool {
 	return float64(m.used(now, class, time.Minute)) < share*float64(total) && float64(held) < max(1, share*float64(all+1))
 }
 
+// sorted gives those to keep by class and deadline.
 func (m *model) sorted(keep func(*Item[string]) bool) []*Item[string] {
 	var kept []*Item[string]
 	for _, it := range m.items {
@@ -71,23 +92,130 @@ func (m *model) sorted(keep func(*Item[string]) bool) []*Item[string] {
 			kept = append(kept, it)
 		}
 	}
-	slices.SortFunc(kept, func(a, b *Item[string]) int {
-		return cmp.Or(a.Class-b.Class, a.Deadline.Compare(b.Deadline), cmp.Compare(a.Seq, b.Seq))
-	})
+	slices.SortFunc(kept, earlier)
 	return kept
+}
+
+func earlier(a, b *Item[string]) int {
+	return cmp.Or(a.Class-b.Class, a.Deadline.Compare(b.Deadline), cmp.Compare(a.Seq, b.Seq))
 }
 
 func (m *model) next(now time.Time, eligible func(string) bool) *Item[string] {
 	can := m.sorted(func(it *Item[string]) bool { return eligible(it.Lane) })
 	for _, it := range can {
 		if m.behind(now, it.Class) {
-			return it
+			return m.first(now, it.Class, eligible)
 		}
 	}
 	if len(can) > 0 {
-		return can[0]
+		return m.first(now, can[0].Class, eligible)
 	}
 	return nil
+}
+
+// first is R3.2 and R3.3: of the key with the least tag the earliest deadline,
+// but the earliest deadline of a lane where that would break a promise.
+func (m *model) first(now time.Time, class int, eligible func(string) bool) *Item[string] {
+	can := m.sorted(func(it *Item[string]) bool { return it.Class == class && eligible(it.Lane) })
+	fair := slices.MinFunc(can, func(a, b *Item[string]) int {
+		return cmp.Or(cmp.Compare(m.keys[who{class, a.Key}].start, m.keys[who{class, b.Key}].start), earlier(a, b))
+	})
+	for _, it := range can { // the first in danger is the earliest of its lane
+		if earlier(it, fair) < 0 && m.endangers(now, it.Lane, fair) {
+			return it
+		}
+	}
+	return fair
+}
+
+// endangers plays a lane through in order of deadlines, after fair: would one
+// of those with earlier deadlines start too late?
+func (m *model) endangers(now time.Time, lane string, fair *Item[string]) bool {
+	all := m.sorted(func(it *Item[string]) bool { return it.Class == fair.Class && it.Lane == lane })
+	slots := laneSlots[lane]
+	if len(all) == 0 || slots == 0 {
+		return false
+	}
+	work := 0.0
+	for _, it := range all {
+		work += it.Work
+	}
+	from := now.Sub(t0).Seconds() + work/float64(len(all))/2
+	taken := fair.Work
+	for _, it := range all {
+		if earlier(it, fair) >= 0 {
+			break
+		}
+		if !it.Latest.IsZero() && it.Latest.Sub(t0).Seconds()*slots < from*slots+taken {
+			return true
+		}
+		taken += it.Work
+	}
+	return false
+}
+
+func (m *model) waiting(class int, key, lane string) bool {
+	return slices.ContainsFunc(m.items, func(it *Item[string]) bool {
+		return it.Class == class && (key == "" || it.Key == key) && (lane == "" || it.Lane == lane)
+	})
+}
+
+// add brings a key that waited for nothing up to the virtual time.
+func (m *model) add(it *Item[string]) {
+	at := where{it.Class, it.Lane}
+	if !m.waiting(it.Class, "", it.Lane) {
+		m.local[at] = m.virtual[it.Class]
+	}
+	k := m.keys[who{it.Class, it.Key}]
+	if k == nil {
+		k = &had{}
+		m.keys[who{it.Class, it.Key}] = k
+	}
+	if !m.waiting(it.Class, it.Key, "") {
+		k.start = max(k.start, m.local[at])
+	}
+	m.items = append(m.items, it)
+}
+
+// take serves an item.
+func (m *model) take(it *Item[string]) {
+	least := m.keys[who{it.Class, it.Key}].start
+	for _, o := range m.items {
+		if o.Class == it.Class && o.Lane == it.Lane {
+			least = min(least, m.keys[who{o.Class, o.Key}].start)
+		}
+	}
+	at := where{it.Class, it.Lane}
+	m.local[at] = max(m.local[at], least)
+	m.virtual[it.Class] = max(m.virtual[it.Class], m.local[at])
+	k := m.keys[who{it.Class, it.Key}]
+	k.start += it.Work / keyWeights[it.Key]
+	k.running++
+	m.remove(it)
+}
+
+// forget drops those that have nothing left to be remembered for.
+func (m *model) forget() {
+	for w, k := range m.keys {
+		if k.running == 0 && k.start <= m.virtual[w.class] && !m.waiting(w.class, w.key, "") {
+			delete(m.keys, w)
+		}
+	}
+}
+
+// reload moves what keys are ahead of their class to the new ones.
+func (m *model) reload(moved []int) {
+	old := m.keys
+	m.keys = make(map[who]*had)
+	for w, k := range old {
+		to := who{moved[w.class], w.key}
+		if m.keys[to] == nil {
+			m.keys[to] = &had{}
+		}
+		m.keys[to].start += max(0, k.start-m.virtual[w.class])
+		m.keys[to].running += k.running
+	}
+	clear(m.virtual)
 }
 
 func (m *model) remove(it *Item[string]) {
@@ -101,9 +229,15 @@ type machine struct {
 	now   time.Time
 	seq   uint64
 	spent []*Item[string] // taken out, to be pushed again
+	runs  []who           // taken and not done
 }
 
-var laneNames = []string{"a", "b", "c", "d"}
+var (
+	laneNames  = []string{"a", "b", "c", "d"}
+	laneSlots  = map[string]float64{"a": 0, "b": 1, "c": 2, "d": 8}
+	keyNames   = []string{"k1", "k2", "k4", "l1"}
+	keyWeights = map[string]float64{"k1": 1, "k2": 2, "k4": 4, "l1": 1}
+)
 
 func drawClasses(t *rapid.T) []Class {
 	classes := make([]Class, rapid.IntRange(1, 4).Draw(t, "classes"))
@@ -117,6 +251,9 @@ func drawClasses(t *rapid.T) []Class {
 func (s *machine) fill(t *rapid.T, it *Item[string]) {
 	it.Class = rapid.IntRange(0, len(s.m.classes)-1).Draw(t, "class")
 	it.Lane = rapid.SampledFrom(laneNames).Draw(t, "lane")
+	it.Slots = laneSlots[it.Lane]
+	it.Key = rapid.SampledFrom(keyNames).Draw(t, "key")
+	it.Weight = keyWeights[it.Key]
 	it.Deadline = s.now.Add(time.Duration(rapid.IntRange(-5, 20).Draw(t, "deadline")) * time.Second)
 	it.Bytes = int64(rapid.IntRange(0, 1000).Draw(t, "bytes"))
 	it.Work = float64(rapid.IntRange(0, 100).Draw(t, "work")) / 8
@@ -141,7 +278,7 @@ func (s *machine) push(t *rapid.T) {
 	}
 	s.fill(t, it)
 	s.q.Push(it)
-	s.m.items = append(s.m.items, it)
+	s.m.add(it)
 }
 
 func (s *machine) pick(t *rapid.T) *Item[string] {
@@ -172,8 +309,14 @@ func (s *machine) actions() map[string]func(*rapid.T) {
 		},
 		"update": func(t *rapid.T) {
 			it := s.pick(t)
+			was := *it
 			s.fill(t, it)
 			require.True(t, s.q.Update(it))
+			if was.Class != it.Class || was.Lane != it.Lane || was.Key != it.Key || was.Deadline != it.Deadline || was.Work != it.Work || was.Bytes != it.Bytes {
+				s.m.remove(it) // moved: it leaves and comes
+				s.m.forget()
+				s.m.add(it)
+			}
 		},
 		"update latest": func(t *rapid.T) {
 			it := s.pick(t)
@@ -188,9 +331,24 @@ func (s *machine) actions() map[string]func(*rapid.T) {
 				if it == nil {
 					return
 				}
-				s.q.Remove(it)
-				s.gone(it)
+				s.q.Take(it)
+				s.m.take(it)
+				s.spent = append(s.spent, it)
+				s.runs = append(s.runs, who{it.Class, it.Key})
 			}
+		},
+		"end": func(t *rapid.T) {
+			if len(s.runs) == 0 {
+				t.Skip("nothing runs")
+			}
+			i := rapid.IntRange(0, len(s.runs)-1).Draw(t, "which")
+			w, more := s.runs[i], float64(rapid.IntRange(-50, 50).Draw(t, "more"))/8
+			s.runs = slices.Delete(s.runs, i, i+1)
+			s.q.Charge(w.class, w.key, more)
+			s.q.Done(w.class, w.key)
+			k := s.m.keys[w]
+			k.start += more / keyWeights[w.key]
+			k.running--
 		},
 		"expire": func(t *rapid.T) {
 			var want []*Item[string]
@@ -231,6 +389,10 @@ func (s *machine) actions() map[string]func(*rapid.T) {
 			for i, h := range s.m.held {
 				s.m.held[i].class = moved[h.class]
 			}
+			s.m.reload(moved)
+			for i := range s.runs {
+				s.runs[i].class = moved[s.runs[i].class]
+			}
 			want := make(map[*Item[string]]int)
 			for _, it := range s.m.items {
 				want[it] = moved[it.Class]
@@ -239,6 +401,10 @@ func (s *machine) actions() map[string]func(*rapid.T) {
 			for it, class := range want {
 				require.Equal(t, class, it.Class)
 			}
+			clear(s.m.local)
+			for _, it := range s.m.items {
+				s.m.local[where{it.Class, it.Lane}] = 0
+			}
 		},
 		"": s.check,
 	}
@@ -246,8 +412,10 @@ func (s *machine) actions() map[string]func(*rapid.T) {
 
 // check compares everything that can be asked.
 func (s *machine) check(t *rapid.T) {
+	s.m.forget()
 	checkTrees(t, s.q)
-	checkHeap(t, s.q)
+	checkHeap(t, s.q.expiry)
+	s.checkKeys(t)
 
 	var bytes int64
 	for c := range s.m.classes {
@@ -280,6 +448,8 @@ func (s *machine) check(t *rapid.T) {
 	}
 	require.Equal(t, wantN, n)
 	require.Equal(t, wantWork, work)
+	require.Equal(t, s.m.turn(probe, competes), s.q.Turn(probe, competes))
+	require.Equal(t, s.m.endangers(s.now, probe.Lane, probe), s.q.Endangers(s.now, probe))
 
 	at, ok := s.q.NextExpiry()
 	var first time.Time
@@ -294,6 +464,77 @@ func (s *machine) check(t *rapid.T) {
 	}
 }
 
+// turn adds up what of the competing lanes goes before an item by shares.
+func (m *model) turn(it *Item[string], competes func(string) bool) Turn {
+	w := who{it.Class, it.Key}
+	t := Turn{Own: m.waiting(it.Class, it.Key, "")}
+	var others, before float64
+	streams := map[[2]string]bool{}
+	for _, o := range m.items {
+		switch {
+		case !competes(o.Lane) || o.Class > it.Class:
+		case o.Class < it.Class:
+			t.Work += o.Work
+		case o.Key == it.Key:
+			if earlier(o, it) < 0 {
+				before += o.Work
+			}
+		default:
+			others += o.Work
+			streams[[2]string{o.Lane, o.Key}] = true
+		}
+	}
+	for st := range streams {
+		t.Others += keyWeights[st[1]]
+	}
+	lead := 0.0
+	if k := m.keys[w]; k != nil {
+		virtual := m.virtual[it.Class]
+		if m.waiting(it.Class, "", it.Lane) {
+			virtual = m.local[where{it.Class, it.Lane}]
+		}
+		lead = max(0, k.start-virtual)
+	}
+	t.Work += before + min(others, (lead+before/keyWeights[it.Key])*t.Others)
+	return t
+}
+
+// checkKeys compares what is remembered of keys, and that it is no more.
+func (s *machine) checkKeys(t *rapid.T) {
+	n := 0
+	for i, c := range s.q.classes {
+		n += len(c.flows)
+		require.Equal(t, s.m.virtual[i], c.virtual)
+		idle := 0
+		for key, f := range c.flows {
+			k := s.m.keys[who{i, key}]
+			require.NotNil(t, k, "%s of %d is kept for nothing", key, i)
+			require.Equal(t, *k, had{f.start, f.running}, "%s of %d", key, i)
+			if len(f.streams) == 0 && f.running == 0 {
+				idle++
+			}
+			for j, st := range f.streams {
+				require.Equal(t, j, st.pos)
+				require.Same(t, f, st.flow)
+				require.NotNil(t, st.root)
+			}
+		}
+		require.Len(t, c.idle, idle)
+		checkHeap(t, c.idle)
+		for _, ln := range c.lanes {
+			require.Equal(t, s.m.local[where{i, ln.key}], ln.virtual)
+			checkHeap(t, ln.streams)
+			weight := 0.0
+			for _, st := range ln.streams {
+				require.Same(t, ln, st.lane)
+				weight += st.flow.weight
+			}
+			require.Equal(t, weight, ln.weight)
+		}
+	}
+	require.Len(t, s.m.keys, n)
+}
+
 // checkTrees verifies what the trees rest on: order, heap, parents, sums.
 func checkTrees(t require.TestingT, q *Queue[string]) {
 	for _, c := range q.classes {
@@ -301,48 +542,62 @@ func checkTrees(t require.TestingT, q *Queue[string]) {
 		for i, ln := range c.lanes {
 			require.Equal(t, i, ln.pos)
 			require.Same(t, ln, c.byKey[ln.key])
-			require.NotNil(t, ln.root)
-			require.Nil(t, ln.root.node.parent)
-			items := checkNode(t, ln, ln.root)
-			require.Same(t, items[0], ln.least)
-			for j := 1; j < len(items); j++ {
-				require.False(t, items[j].node.rank.before(items[j-1].node.rank))
-				require.Same(t, items[j], next(items[j-1]))
+			items := checkTree(t, &ln.tree)
+			streamed := 0
+			for _, st := range ln.streams {
+				for _, it := range checkTree(t, &st.tree) {
+					require.Same(t, st, it.stream)
+					streamed++
+				}
 			}
-			require.Nil(t, next(items[len(items)-1]))
+			require.Len(t, items, streamed)
 		}
 	}
 }
 
-// checkNode verifies a subtree and gives its items in order.
-func checkNode(t require.TestingT, ln *lane[string], it *Item[string]) []*Item[string] {
-	if it == nil {
-		return nil
+func checkTree(t require.TestingT, tr *tree[string]) []*Item[string] {
+	require.NotNil(t, tr.root)
+	require.Nil(t, tr.root.nodes[tr.which].parent)
+	items := checkNode(t, tr, tr.root)
+	require.Same(t, items[0], tr.least)
+	for j := 1; j < len(items); j++ {
+		require.True(t, items[j-1].rank.before(items[j].rank))
+		require.Same(t, items[j], tr.next(items[j-1]))
 	}
-	n := &it.node
-	for _, child := range []*Item[string]{n.left, n.right} {
-		if child != nil {
-			require.Same(t, it, child.node.parent)
-			require.LessOrEqual(t, child.node.priority, n.priority)
-		}
-	}
-	require.Same(t, ln, n.lane)
-	items := append(append(checkNode(t, ln, n.left), it), checkNode(t, ln, n.right)...)
-	var work int64
-	for _, it := range items {
-		work += it.node.own
-	}
-	require.Equal(t, len(items), n.count)
-	require.Equal(t, work, n.work)
+	require.Nil(t, tr.next(items[len(items)-1]))
 	return items
 }
 
-func checkHeap(t require.TestingT, q *Queue[string]) {
-	for i, e := range q.expiry {
-		require.True(t, e.item.Queued())
-		require.Equal(t, i+1, e.item.expiry)
+// checkNode verifies a subtree and gives its items in order.
+func checkNode(t require.TestingT, tr *tree[string], it *Item[string]) []*Item[string] {
+	if it == nil {
+		return nil
+	}
+	n := &it.nodes[tr.which]
+	for _, child := range []*Item[string]{n.left, n.right} {
+		if child != nil {
+			require.Same(t, it, child.nodes[tr.which].parent)
+			require.LessOrEqual(t, child.priority, it.priority)
+		}
+	}
+	items := append(append(checkNode(t, tr, n.left), it), checkNode(t, tr, n.right)...)
+	var work int64
+	tight := math.Inf(1)
+	for _, it := range items {
+		tight = min(tight, tr.room(it)-seconds(work))
+		work += it.own
+	}
+	require.Equal(t, len(items), n.count)
+	require.Equal(t, work, n.work)
+	require.Equal(t, tight, n.tight)
+	return items
+}
+
+func checkHeap[E entry[E]](t require.TestingT, h heap[E]) {
+	for i, e := range h {
+		require.Equal(t, i+1, *e.place())
 		if i > 0 {
-			require.False(t, e.before(q.expiry[(i-1)/2]))
+			require.False(t, e.precedes(h[(i-1)/2]))
 		}
 	}
 }
@@ -352,7 +607,9 @@ func checkHeap(t require.TestingT, q *Queue[string]) {
 func TestR3AgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		classes := drawClasses(t)
-		s := &machine{q: New[string](classes, t0), m: model{classes: classes}, now: t0}
+		s := &machine{q: New[string](classes, t0), now: t0, m: model{
+			classes: classes, keys: map[who]*had{}, virtual: map[int]float64{}, local: map[where]float64{},
+		}}
 		t.Repeat(s.actions())
 	})
 }

@@ -4,20 +4,29 @@
 //
 // # Order
 //
-// Classes go strictly by urgency; inside a class the earliest deadline, then
-// the lowest sequence number. So that no class starves, one with a MinShare
+// Classes go strictly by urgency. So that none starves, one with a MinShare
 // goes first while it has work that can run now, has had less than that share
 // of the slot time of the last minute and holds less than it (Meter); of
 // several such classes the more urgent goes first.
 //
+// Inside a class keys share slot time by weight, in the way of start-time fair
+// queueing (Goyal, Vin and Cheng, 1996; on several servers at once as in Jin,
+// Chase and Kaur's SFQ(D), 2004): see flow. Inside a key the earliest deadline
+// goes first, then the lowest sequence number. But where a promise would break
+// if the fair one went, the earliest deadline of the whole class goes: while
+// that order can keep all promises, every order is free to be taken that leaves
+// it able to.
+//
 // # Lanes
 //
 // Requests that the same slots could serve share a lane (the caller's key: the
-// model, say). Next and Ahead are told which lanes matter and so never look at
-// requests that could not run. Each lane of a class is a balanced tree by
-// deadline that knows the number and the work of the items below each node:
-// with n items waiting, C classes and M lanes in use, every operation costs
-// O(log n), Next and Ahead O(C × M × log n) at worst, and none allocates.
+// model, say). Next, Ahead and Turn are told which lanes matter and so never
+// look at requests that could not run. Each lane of a class is a balanced tree
+// by deadline that knows the number and the work of the items below each node,
+// and so is what each key has in it, its stream; a lane's streams are a heap by
+// turn. With n items waiting, C classes and M lanes in use, every operation
+// costs O(log n), Next, Ahead and Turn O(C × M × log n) at worst, however many
+// keys there are, and none allocates once there is room.
 //
 // A Queue is not safe for concurrent use; its owner's lock guards it.
 package queue
@@ -39,50 +48,57 @@ type Class struct {
 type Item[L comparable] struct {
 	Class    int       // index into the classes
 	Lane     L         // what could serve it
+	Key      string    // who asks
+	Weight   float64   // of the key's share of its class; 0: 1
 	Deadline time.Time // earliest first
 	Seq      uint64    // breaks ties; a request that comes back keeps it, and so its place
 	Latest   time.Time // last moment at which it can usefully start; zero: it never expires
 	Bytes    int64     // memory it holds
 	Width    int       // slots it needs, for the caller
 	Work     float64   // estimated slot-seconds
+	Slots    float64   // how many the lane's work may count on, as last known; 0: its promises are not watched
 	Value    any       // the caller's own
 
-	node   node[L]
-	expiry int   // place in the expiry heap
-	bytes  int64 // as counted
+	stream   *stream[L] // nil: not queued
+	nodes    [trees]node[L]
+	priority uint64 // in the trees
+	expiry   int    // place in the expiry heap
+	rank     rank
+	own      int64         // work, bytes and latest start as counted
+	bytes    int64         //
+	latest   time.Duration // since the queue's origin
 }
 
 // Queued reports whether the item is in a queue.
-func (it *Item[L]) Queued() bool { return it.node.lane != nil }
+func (it *Item[L]) Queued() bool { return it.stream != nil }
 
 // Queue holds waiting items.
 type Queue[L comparable] struct {
 	origin  time.Time // times are kept as durations since then
 	classes []*class[L]
 	meter   *Meter
-	expiry  expiryHeap[L]
-	spare   []*lane[L] // emptied lanes, to be used again
-	random  *rand.PCG  // the trees' priorities; fixed seed, so that runs repeat
+	expiry  heap[expiry[L]]
+	random  *rand.PCG // the trees' priorities; fixed seed, so that runs repeat
 	items   int
 	bytes   int64
+	spare   struct { // emptied ones, to be used again
+		lanes   []*lane[L]
+		streams []*stream[L]
+		flows   []*flow[L]
+	}
 }
 
 // class is one priority class and what waits in it.
 type class[L comparable] struct {
 	Class
-	index int
-	lanes []*lane[L] // those with items, in no particular order
-	byKey map[L]*lane[L]
-	items int
-	bytes int64
-}
-
-// lane is the items of one class that the same slots could serve.
-type lane[L comparable] struct {
-	tree[L]
-	key   L
-	class *class[L]
-	pos   int // in class.lanes
+	index   int
+	lanes   []*lane[L] // those with items, in no particular order
+	byKey   map[L]*lane[L]
+	flows   map[string]*flow[L]
+	idle    heap[*flow[L]] // the flows that nothing waits or runs of
+	virtual float64        // time of the flows
+	items   int
+	bytes   int64
 }
 
 // New returns an empty queue for classes, most urgent first.
@@ -103,18 +119,19 @@ func (q *Queue[L]) Push(it *Item[L]) {
 	if it.Queued() {
 		panic("queue: item pushed that is queued already")
 	}
-	it.node.priority = q.random.Uint64()
+	it.priority = q.random.Uint64()
 	q.enter(it)
 	q.schedule(it)
 }
 
-// Remove takes an item out; false when it was not in.
+// Remove takes an item out that leaves without being served; false when it was
+// not in. Of one that is served, Take does.
 func (q *Queue[L]) Remove(it *Item[L]) bool {
 	if !it.Queued() {
 		return false
 	}
 	q.leave(it)
-	q.expiry.remove(it)
+	q.expiry.remove(&it.expiry)
 	return true
 }
 
@@ -124,11 +141,14 @@ func (q *Queue[L]) Update(it *Item[L]) bool {
 	if !it.Queued() {
 		return false
 	}
-	at := it.node.lane
-	if at.key != it.Lane || at.class.index != it.Class || it.bytes != it.Bytes ||
-		it.node.rank != q.rank(it) || it.node.own != amount(it.Work) {
+	at := it.stream
+	if at.lane.key != it.Lane || at.lane.class.index != it.Class || at.flow.key != it.Key || it.bytes != it.Bytes ||
+		it.rank != q.rank(it) || it.own != amount(it.Work) {
 		q.leave(it)
 		q.enter(it)
+	} else if latest := q.latest(it); latest != it.latest {
+		it.latest = latest
+		at.lane.sumUp(it)
 	}
 	q.schedule(it)
 	return true
@@ -138,15 +158,16 @@ func (q *Queue[L]) Update(it *Item[L]) bool {
 // none can. It stays in the queue.
 func (q *Queue[L]) Next(now time.Time, eligible func(L) bool) *Item[L] {
 	q.meter.advance(now)
+	at := now.Sub(q.origin)
 	for _, c := range q.classes {
 		if c.items > 0 && q.meter.below(c.index, c.MinShare) {
-			if it := c.first(eligible); it != nil {
+			if it := c.first(at, eligible); it != nil {
 				return it
 			}
 		}
 	}
 	for _, c := range q.classes {
-		if it := c.first(eligible); it != nil {
+		if it := c.first(at, eligible); it != nil {
 			return it
 		}
 	}
@@ -154,9 +175,9 @@ func (q *Queue[L]) Next(now time.Time, eligible func(L) bool) *Item[L] {
 }
 
 // Ahead is how many items of the competing lanes, with how much work, would go
-// before an item of that class, deadline and sequence number: those of more
-// urgent classes and those before it in its own. What less urgent classes may
-// claim by their MinShare is not in it.
+// before an item of that class, deadline and sequence number if deadlines alone
+// decided inside a class: those of more urgent classes and those before it in
+// its own. What less urgent classes may claim by their MinShare is not in it.
 func (q *Queue[L]) Ahead(class int, deadline time.Time, seq uint64, competes func(L) bool) (n int, work float64) {
 	before := rank{deadline.Sub(q.origin), seq}
 	var sum int64
@@ -167,7 +188,7 @@ func (q *Queue[L]) Ahead(class int, deadline time.Time, seq uint64, competes fun
 			}
 			count, amount := ln.total()
 			if i == class {
-				count, amount = ln.before(before)
+				count, amount, _ = ln.before(before)
 			}
 			n += count
 			sum += amount
@@ -204,7 +225,7 @@ func (q *Queue[L]) All() iter.Seq[*Item[L]] {
 	return func(yield func(*Item[L]) bool) {
 		for _, c := range q.classes {
 			for _, ln := range c.lanes {
-				for it := ln.least; it != nil; it = next(it) {
+				for it := ln.least; it != nil; it = ln.next(it) {
 					if !yield(it) {
 						return
 					}
@@ -216,71 +237,6 @@ func (q *Queue[L]) All() iter.Seq[*Item[L]] {
 
 func (q *Queue[L]) rank(it *Item[L]) rank {
 	return rank{it.Deadline.Sub(q.origin), it.Seq}
-}
-
-// enter puts an item into its lane and counts it.
-func (q *Queue[L]) enter(it *Item[L]) {
-	c := q.classes[it.Class]
-	it.node.rank, it.node.own, it.bytes = q.rank(it), amount(it.Work), it.Bytes
-	q.lane(c, it.Lane).insert(it)
-	c.items++
-	c.bytes += it.bytes
-	q.items++
-	q.bytes += it.bytes
-}
-
-// leave undoes enter.
-func (q *Queue[L]) leave(it *Item[L]) {
-	ln := it.node.lane
-	c := ln.class
-	ln.remove(it)
-	if ln.root == nil {
-		q.retire(ln)
-	}
-	c.items--
-	c.bytes -= it.bytes
-	q.items--
-	q.bytes -= it.bytes
-}
-
-// lane is the lane of a class, begun if there is none.
-func (q *Queue[L]) lane(c *class[L], key L) *lane[L] {
-	if ln, ok := c.byKey[key]; ok {
-		return ln
-	}
-	var ln *lane[L]
-	if last := len(q.spare) - 1; last >= 0 {
-		ln, q.spare = q.spare[last], q.spare[:last]
-	} else {
-		ln = new(lane[L])
-	}
-	ln.key, ln.class, ln.pos = key, c, len(c.lanes)
-	c.lanes = append(c.lanes, ln)
-	c.byKey[key] = ln
-	return ln
-}
-
-// retire takes an empty lane away, so that lanes once used cost nothing.
-func (q *Queue[L]) retire(ln *lane[L]) {
-	c := ln.class
-	last := c.lanes[len(c.lanes)-1]
-	c.lanes[ln.pos], last.pos = last, ln.pos
-	c.lanes[len(c.lanes)-1] = nil
-	c.lanes = c.lanes[:len(c.lanes)-1]
-	delete(c.byKey, ln.key)
-	*ln = lane[L]{}
-	q.spare = append(q.spare, ln)
-}
-
-// first is the item of the class that goes first among eligible lanes.
-func (c *class[L]) first(eligible func(L) bool) *Item[L] {
-	var best *Item[L]
-	for _, ln := range c.lanes {
-		if (best == nil || ln.least.node.rank.before(best.node.rank)) && eligible(ln.key) {
-			best = ln.least
-		}
-	}
-	return best
 }
 
 // rank is an item's place inside its class.

@@ -1,0 +1,249 @@
+package queue
+
+import (
+	"slices"
+	"time"
+)
+
+// flow is what a key has had of one class, in start-time fair queueing: its
+// start tag is the virtual time at which its next request begins, and each
+// request moves it on by what it takes, in slot-seconds over the key's weight.
+// The flow with the least tag goes next, and the tags that go by are the virtual
+// time. A flow that begins to wait is brought up to it, so that nobody saves up
+// credit while idle; one that is ahead of it, because it has had more than was
+// estimated, or out of turn for its promises' sake, waits for the others.
+//
+// Virtual time is a lane's own while something waits in it: a lane that is
+// served faster must not leave those of a slower one behind.
+type flow[L comparable] struct {
+	key     string
+	weight  float64
+	start   float64
+	streams []*stream[L] // where it waits
+	running int
+	idle    int // place in class.idle
+}
+
+// precedes orders the flows that are idle.
+func (f *flow[L]) precedes(o *flow[L]) bool { return f.start < o.start }
+func (f *flow[L]) place() *int              { return &f.idle }
+
+// stream is what a key has waiting in one lane, by deadline.
+type stream[L comparable] struct {
+	tree[L]
+	flow *flow[L]
+	lane *lane[L]
+	pos  int // in flow.streams
+	turn int // place in lane.streams
+}
+
+func (st *stream[L]) precedes(o *stream[L]) bool {
+	if st.flow.start != o.flow.start {
+		return st.flow.start < o.flow.start
+	}
+	return st.least.rank.before(o.least.rank)
+}
+
+func (st *stream[L]) place() *int { return &st.turn }
+
+// first is the item of the class that goes first among eligible lanes: the fair
+// one, unless that would break a promise. now is since the queue's origin.
+func (c *class[L]) first(now time.Duration, eligible func(L) bool) *Item[L] {
+	var fair *stream[L]
+	for _, ln := range c.lanes {
+		if top := ln.streams[0]; (fair == nil || top.precedes(fair)) && eligible(ln.key) {
+			fair = top
+		}
+	}
+	if fair == nil {
+		return nil
+	}
+	first := fair.least
+	for _, ln := range c.lanes {
+		if ln.least.rank.before(first.rank) && eligible(ln.key) &&
+			ln.endangers(now.Seconds(), fair.least.rank, seconds(fair.least.own)) {
+			first = ln.least
+		}
+	}
+	return first
+}
+
+// Take removes an item that is served and charges its key what it is estimated
+// to take. Done must follow.
+func (q *Queue[L]) Take(it *Item[L]) {
+	f, ln, work := it.stream.flow, it.stream.lane, seconds(it.own)
+	c := ln.class
+	ln.virtual = max(ln.virtual, ln.streams[0].flow.start)
+	c.virtual = max(c.virtual, ln.virtual)
+	f.running++
+	q.Remove(it)
+	c.charge(f, work)
+	for len(c.idle) > 0 && c.idle[0].start <= c.virtual {
+		q.forget(c, c.idle[0])
+	}
+}
+
+// Charge corrects what a key has been charged by so many slot-seconds: up for
+// what was taken beyond the estimate, down for what was not.
+func (q *Queue[L]) Charge(class int, key string, work float64) {
+	if f := q.classes[class].flows[key]; f != nil {
+		q.classes[class].charge(f, work)
+	}
+}
+
+// Done ends what Take began: no further Charge is to come.
+func (q *Queue[L]) Done(class int, key string) {
+	c := q.classes[class]
+	f := c.flows[key]
+	if f == nil || f.running == 0 {
+		panic("queue: more ended than was taken by key " + key)
+	}
+	f.running--
+	q.rest(c, f)
+}
+
+func (c *class[L]) charge(f *flow[L], work float64) {
+	f.start += work / f.weight
+	for _, st := range f.streams {
+		st.lane.streams.set(st)
+	}
+	if f.idle > 0 {
+		c.idle.set(f)
+	}
+}
+
+// Turn is what goes before an item in its fair turn.
+type Turn struct {
+	Work   float64 // slot-seconds, those of more urgent classes included
+	Own    bool    // its key has work waiting in the class
+	Others float64 // weight of the other keys that wait for the same slots
+}
+
+// Turn tells what of the competing lanes goes before an item, queued or not,
+// if each key has its share: what its own key has with earlier deadlines, and
+// of the other keys what their weights entitle them to meanwhile.
+func (q *Queue[L]) Turn(it *Item[L], competes func(L) bool) Turn {
+	c := q.classes[it.Class]
+	var urgent, all, own, ahead int64
+	var t Turn
+	for i, above := range q.classes[:it.Class+1] {
+		for _, ln := range above.lanes {
+			if !competes(ln.key) {
+				continue
+			}
+			_, work := ln.total()
+			if i < it.Class {
+				urgent += work
+				continue
+			}
+			all += work
+			t.Others += ln.weight
+		}
+	}
+	lead, weight, virtual := 0.0, it.weight(), c.virtual
+	if ln := c.byKey[it.Lane]; ln != nil {
+		virtual = ln.virtual
+	}
+	if f := c.flows[it.Key]; f != nil {
+		lead = max(0, f.start-virtual)
+		for _, st := range f.streams {
+			if t.Own = true; !competes(st.lane.key) {
+				continue
+			}
+			_, work := st.total()
+			_, before, _ := st.before(q.rank(it))
+			own += work
+			ahead += before
+			t.Others -= f.weight
+		}
+	}
+	t.Others = max(0, t.Others)
+	theirs := min(seconds(all-own), (lead+seconds(ahead)/weight)*t.Others)
+	t.Work = seconds(urgent+ahead) + theirs
+	return t
+}
+
+// Endangers reports whether a promise of the item's lane would break if it went
+// before everything whose deadline is earlier.
+func (q *Queue[L]) Endangers(now time.Time, it *Item[L]) bool {
+	ln := q.classes[it.Class].byKey[it.Lane]
+	return ln != nil && ln.endangers(now.Sub(q.origin).Seconds(), q.rank(it), it.Work)
+}
+
+func (it *Item[L]) weight() float64 {
+	if it.Weight > 0 {
+		return it.Weight
+	}
+	return 1
+}
+
+// stream is what the item's key has waiting in a lane, begun if there is
+// nothing.
+func (q *Queue[L]) stream(ln *lane[L], it *Item[L]) *stream[L] {
+	c, w := ln.class, it.weight()
+	f := c.flows[it.Key]
+	if f == nil {
+		f = reuse(&q.spare.flows)
+		f.key, f.weight = it.Key, w
+		c.flows[it.Key] = f
+	}
+	if f.weight != w {
+		c.reweigh(f, w)
+	}
+	for _, st := range f.streams {
+		if st.lane == ln {
+			return st
+		}
+	}
+	c.idle.remove(&f.idle)
+	if len(f.streams) == 0 {
+		f.start = max(f.start, ln.virtual)
+	}
+	st := reuse(&q.spare.streams)
+	st.flow, st.lane, st.pos, st.which = f, ln, len(f.streams), ofStream
+	f.streams = append(f.streams, st)
+	ln.weight += f.weight
+	return st
+}
+
+// reweigh gives a flow another weight.
+func (c *class[L]) reweigh(f *flow[L], w float64) {
+	for _, st := range f.streams {
+		st.lane.weight += w - f.weight
+	}
+	f.weight = w
+}
+
+// retireStream takes an empty stream away.
+func (q *Queue[L]) retireStream(st *stream[L]) {
+	f, ln := st.flow, st.lane
+	ln.streams.remove(&st.turn)
+	ln.weight -= f.weight
+	last := len(f.streams) - 1
+	f.streams[st.pos] = f.streams[last]
+	f.streams[st.pos].pos = st.pos
+	f.streams[last] = nil
+	f.streams = f.streams[:last]
+	*st = stream[L]{}
+	q.spare.streams = append(q.spare.streams, st)
+	q.rest(ln.class, f)
+}
+
+// rest keeps a flow of which nothing waits or runs until virtual time has
+// caught up with it: then it is as good as forgotten, and is.
+func (q *Queue[L]) rest(c *class[L], f *flow[L]) {
+	switch {
+	case len(f.streams) > 0 || f.running > 0:
+	case f.start <= c.virtual:
+		q.forget(c, f)
+	default:
+		c.idle.set(f)
+	}
+}
+
+func (q *Queue[L]) forget(c *class[L], f *flow[L]) {
+	c.idle.remove(&f.idle)
+	delete(c.flows, f.key)
+	*f = flow[L]{streams: slices.Delete(f.streams, 0, len(f.streams))}
+	q.spare.flows = append(q.spare.flows, f)
+}
