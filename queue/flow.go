@@ -48,7 +48,7 @@ func (st *stream[L]) place() *int { return &st.turn }
 
 // first is the item of the class that goes first among eligible lanes: the fair
 // one, unless that would break a promise. now is since the queue's origin.
-func (c *class[L]) first(now time.Duration, eligible func(L) bool) *Item[L] {
+func (q *Queue[L]) first(c *class[L], now time.Duration, eligible func(L) bool) *Item[L] {
 	var fair *stream[L]
 	for _, ln := range c.lanes {
 		if top := ln.streams[0]; (fair == nil || top.precedes(fair)) && eligible(ln.key) {
@@ -57,6 +57,11 @@ func (c *class[L]) first(now time.Duration, eligible func(L) bool) *Item[L] {
 	}
 	if fair == nil {
 		return nil
+	}
+	fair.lane.virtual = max(fair.lane.virtual, fair.flow.start)
+	c.virtual = max(c.virtual, fair.lane.virtual)
+	for len(c.idle) > 0 && c.idle[0].start <= c.virtual {
+		q.forget(c, c.idle[0])
 	}
 	first := fair.least
 	for _, ln := range c.lanes {
@@ -68,19 +73,14 @@ func (c *class[L]) first(now time.Duration, eligible func(L) bool) *Item[L] {
 	return first
 }
 
-// Take removes an item that is served and charges its key what it is estimated
-// to take. Done must follow.
-func (q *Queue[L]) Take(it *Item[L]) {
-	f, ln, work := it.stream.flow, it.stream.lane, seconds(it.own)
-	c := ln.class
-	ln.virtual = max(ln.virtual, ln.streams[0].flow.start)
-	c.virtual = max(c.virtual, ln.virtual)
+// Begin charges a request that is served, and has been removed, to its key: what
+// it is estimated to take. Done must follow.
+func (q *Queue[L]) Begin(it *Item[L]) {
+	c := q.classes[it.Class]
+	f := q.flow(c, it.Key, it.weight())
 	f.running++
-	q.Remove(it)
-	c.charge(f, work)
-	for len(c.idle) > 0 && c.idle[0].start <= c.virtual {
-		q.forget(c, c.idle[0])
-	}
+	c.idle.remove(&f.idle)
+	c.charge(f, it.Work)
 }
 
 // Charge corrects what a key has been charged by so many slot-seconds: up for
@@ -91,12 +91,12 @@ func (q *Queue[L]) Charge(class int, key string, work float64) {
 	}
 }
 
-// Done ends what Take began: no further Charge is to come.
+// Done ends what Begin began: no further Charge is to come.
 func (q *Queue[L]) Done(class int, key string) {
 	c := q.classes[class]
 	f := c.flows[key]
 	if f == nil || f.running == 0 {
-		panic("queue: more ended than was taken by key " + key)
+		panic("queue: more ended than was begun by key " + key)
 	}
 	f.running--
 	q.rest(c, f)
@@ -106,9 +106,6 @@ func (c *class[L]) charge(f *flow[L], work float64) {
 	f.start += work / f.weight
 	for _, st := range f.streams {
 		st.lane.streams.set(st)
-	}
-	if f.idle > 0 {
-		c.idle.set(f)
 	}
 }
 
@@ -177,26 +174,37 @@ func (it *Item[L]) weight() float64 {
 	return 1
 }
 
+// flow is the flow of a key, begun at the virtual time if nothing is remembered
+// of it.
+func (q *Queue[L]) flow(c *class[L], key string, weight float64) *flow[L] {
+	f := c.flows[key]
+	if f == nil {
+		f = reuse(&q.spare.flows)
+		f.key, f.weight, f.start = key, weight, c.virtual
+		c.flows[key] = f
+	}
+	if f.weight != weight {
+		f.reweigh(weight)
+	}
+	return f
+}
+
 // stream is what the item's key has waiting in a lane, begun if there is
 // nothing.
 func (q *Queue[L]) stream(ln *lane[L], it *Item[L]) *stream[L] {
-	c, w := ln.class, it.weight()
-	f := c.flows[it.Key]
-	if f == nil {
-		f = reuse(&q.spare.flows)
-		f.key, f.weight = it.Key, w
-		c.flows[it.Key] = f
-	}
-	if f.weight != w {
-		c.reweigh(f, w)
-	}
+	c := ln.class
+	known := c.flows[it.Key] != nil
+	f := q.flow(c, it.Key, it.weight())
 	for _, st := range f.streams {
 		if st.lane == ln {
 			return st
 		}
 	}
 	c.idle.remove(&f.idle)
-	if len(f.streams) == 0 {
+	switch {
+	case !known:
+		f.start = ln.virtual
+	case len(f.streams) == 0:
 		f.start = max(f.start, ln.virtual)
 	}
 	st := reuse(&q.spare.streams)
@@ -207,7 +215,7 @@ func (q *Queue[L]) stream(ln *lane[L], it *Item[L]) *stream[L] {
 }
 
 // reweigh gives a flow another weight.
-func (c *class[L]) reweigh(f *flow[L], w float64) {
+func (f *flow[L]) reweigh(w float64) {
 	for _, st := range f.streams {
 		st.lane.weight += w - f.weight
 	}

@@ -120,6 +120,9 @@ func (m *model) first(now time.Time, class int, eligible func(string) bool) *Ite
 	fair := slices.MinFunc(can, func(a, b *Item[string]) int {
 		return cmp.Or(cmp.Compare(m.keys[who{class, a.Key}].start, m.keys[who{class, b.Key}].start), earlier(a, b))
 	})
+	at := where{class, fair.Lane}
+	m.local[at] = max(m.local[at], m.keys[who{class, fair.Key}].start)
+	m.virtual[class] = max(m.virtual[class], m.local[at])
 	for _, it := range can { // the first in danger is the earliest of its lane
 		if earlier(it, fair) < 0 && m.endangers(now, it.Lane, fair) {
 			return it
@@ -177,21 +180,14 @@ func (m *model) add(it *Item[string]) {
 	m.items = append(m.items, it)
 }
 
-// take serves an item.
-func (m *model) take(it *Item[string]) {
-	least := m.keys[who{it.Class, it.Key}].start
-	for _, o := range m.items {
-		if o.Class == it.Class && o.Lane == it.Lane {
-			least = min(least, m.keys[who{o.Class, o.Key}].start)
-		}
+// begin charges a served item to its key.
+func (m *model) begin(it *Item[string]) {
+	w := who{it.Class, it.Key}
+	if m.keys[w] == nil {
+		m.keys[w] = &had{start: m.virtual[it.Class]}
 	}
-	at := where{it.Class, it.Lane}
-	m.local[at] = max(m.local[at], least)
-	m.virtual[it.Class] = max(m.virtual[it.Class], m.local[at])
-	k := m.keys[who{it.Class, it.Key}]
-	k.start += it.Work / keyWeights[it.Key]
-	k.running++
-	m.remove(it)
+	m.keys[w].start += it.Work / keyWeights[it.Key]
+	m.keys[w].running++
 }
 
 // forget drops those that have nothing left to be remembered for.
@@ -331,9 +327,15 @@ func (s *machine) actions() map[string]func(*rapid.T) {
 				if it == nil {
 					return
 				}
-				s.q.Take(it)
-				s.m.take(it)
-				s.spent = append(s.spent, it)
+				s.q.Remove(it)
+				s.gone(it)
+				s.m.forget()
+				if rapid.Bool().Draw(t, "parked") {
+					continue // it is not served after all
+				}
+				s.q.Begin(it)
+				s.m.begin(it)
+				s.m.forget()
 				s.runs = append(s.runs, who{it.Class, it.Key})
 			}
 		},

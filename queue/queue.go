@@ -124,8 +124,7 @@ func (q *Queue[L]) Push(it *Item[L]) {
 	q.schedule(it)
 }
 
-// Remove takes an item out that leaves without being served; false when it was
-// not in. Of one that is served, Take does.
+// Remove takes an item out; false when it was not in.
 func (q *Queue[L]) Remove(it *Item[L]) bool {
 	if !it.Queued() {
 		return false
@@ -161,13 +160,13 @@ func (q *Queue[L]) Next(now time.Time, eligible func(L) bool) *Item[L] {
 	at := now.Sub(q.origin)
 	for _, c := range q.classes {
 		if c.items > 0 && q.meter.below(c.index, c.MinShare) {
-			if it := c.first(at, eligible); it != nil {
+			if it := q.first(c, at, eligible); it != nil {
 				return it
 			}
 		}
 	}
 	for _, c := range q.classes {
-		if it := c.first(at, eligible); it != nil {
+		if it := q.first(c, at, eligible); it != nil {
 			return it
 		}
 	}
