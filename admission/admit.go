@@ -30,7 +30,9 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	if ref != nil {
 		return ref
 	}
+	t.class.claims.came(now, t.key, c.weightOf(t.key))
 	f := c.chooseModel(now, t, models)
+	c.claim(now, t, f)
 	t.decision.ForecastS = f.firstToken().Seconds()
 	t.decision.Candidates = c.notes(now, t, f.wait)
 	if f.wait > 0 {
@@ -48,7 +50,8 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.enqueue(now, t)
 	t.promise = t.item.Work
 	t.class.flow.add(now, t.promise)
-	t.class.latest = t.lane
+	t.class.claims.keys[t.key].had.add(now, t.work)
+	t.class.latest, t.class.latestKey = t.lane, t.key
 	c.dispatch(now)
 	if t.phase == waiting {
 		c.dueAfter(t.item.Latest)

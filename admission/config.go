@@ -15,9 +15,10 @@ type Config struct {
 	DefaultClass string
 	Replicas     []replica.Config
 	Queue        QueueLimits
-	Keep         float64 // share of promises to keep, 0…1; 0: 0.95
-	Enabled      bool    // false: every request is accepted and none turned away for its deadline
-	Observe      bool    // as if not enabled, but what would have been refused is counted
+	Weights      map[string]float64 // of keys inside a class, by name; 1 where there is none
+	Keep         float64            // share of promises to keep, 0…1; 0: 0.95
+	Enabled      bool               // false: every request is accepted and none turned away for its deadline
+	Observe      bool               // as if not enabled, but what would have been refused is counted
 	Retry        Retry
 	Breaker      breaker.Config
 	ProbeEvery   time.Duration // health.interval: when a replica that is out may be seen to be back

@@ -63,7 +63,9 @@ type classBook struct {
 	running               int
 	flow                  flow
 	margin                margin
-	latest                lane // of the last accepted request: what a newcomer is likely to ask for
+	claims                claims
+	latest                lane   // of the last accepted request: what a newcomer is likely to ask for
+	latestKey             string // and who
 }
 
 func (c *core) init(cfg Config, now time.Time) {

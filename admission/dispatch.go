@@ -11,12 +11,18 @@ import (
 // queue. It has been weighed.
 func (c *core) enqueue(now time.Time, t *Ticket) {
 	t.since = now
+	c.describe(t)
+	t.item.Latest = c.latest(t)
+	c.setPhase(t, waiting)
+	c.q.Push(&t.item)
+}
+
+// describe tells the queue's item what a request asks for.
+func (c *core) describe(t *Ticket) {
 	it := &t.item
 	it.Class, it.Lane, it.Deadline, it.Value = t.class.index, t.lane, t.ask.Deadline, t
 	it.Bytes, it.Width, it.Work = t.ask.Bytes, t.ask.Width, t.work
-	it.Latest = c.latest(t)
-	c.setPhase(t, waiting)
-	c.q.Push(it)
+	it.Key, it.Weight = t.key, c.weightOf(t.key)
 }
 
 // latest is the last moment at which a request can start and still meet its
@@ -199,6 +205,9 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	m.runs.add(held)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
+	t.item.Class, t.item.Work = t.class.index, t.work
+	c.q.Begin(&t.item)
+	a.lease.charged = t.work
 	c.grant(t, Grant{Assignment: a})
 }
 

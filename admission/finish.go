@@ -95,6 +95,7 @@ func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 	l.runs.remove(a)
 	c.q.Meter().Stop(now, a.ticket.class.index, l.width)
 	a.ticket.used += now.Sub(l.begun).Seconds() * float64(l.width)
+	c.charge(now, a)
 	if l.trial {
 		l.rep.Trials -= l.width
 	}
@@ -105,6 +106,15 @@ func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 	}
 	l.pool.Give(now, l.width)
 	l.state = leaseGone
+	c.q.Done(a.ticket.class.index, a.ticket.key)
+}
+
+// charge corrects what the key has been charged for an attempt to what it has
+// held by now.
+func (c *core) charge(now time.Time, a *Assignment) {
+	held := now.Sub(a.lease.begun).Seconds() * float64(a.lease.width)
+	c.q.Charge(a.ticket.class.index, a.ticket.key, held-a.lease.charged)
+	a.lease.charged = held
 }
 
 // released returns a zombie's slot.
@@ -115,6 +125,8 @@ func (c *core) released(now time.Time, a *Assignment, responsive bool) {
 	}
 	l.pool.Exhume(now, l.width)
 	l.state = leaseGone
+	c.charge(now, a) // a zombie's time is its key's, too
+	c.q.Done(a.ticket.class.index, a.ticket.key)
 	if l.blame {
 		res := breaker.Neutral
 		if !responsive {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"switchyard/queue"
 )
 
 // forecast predicts one request's way on the best replica that serves its
@@ -18,6 +20,8 @@ import (
 type forecast struct {
 	wait, load, prompt, rest time.Duration
 	slack                    time.Duration // what prompt and rest may take longer
+	ordered                  time.Duration // wait if deadlines alone decided inside the class
+	turn                     queue.Turn    // where another request of its lane stands in its way
 
 	known bool // something has been learned; a forecast that knows nothing accepts
 	none  bool // no available replica serves the lane
@@ -123,17 +127,43 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	if f.none {
 		return f
 	}
-	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, t.lane) })
+	c.describe(t)
+	competes := func(o lane) bool { return c.compete(o, t.lane) }
+	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, competes)
 	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
 		return f
 	}
-	slots, part := c.slotTimes(now, members, t.item.Seq)
-	f.wait = fill(slots, part*work, part*c.urgentLoad(now, t))
-	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
-		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share*float64(max(1, len(slots)))/part))
+	b := backlog{work: work}
+	b.slots, b.part = c.slotTimes(now, members, t.item.Seq)
+	b.taken = b.part * c.urgentLoad(now, t)
+	f.turn = c.q.Turn(&t.item, competes)
+	b.own = work - f.turn.Urgent
+	f.ordered = c.wait(now, t, b)
+	f.wait = f.ordered
+	if f.turn.Others > 0 || t.class.claims.others(t.key) {
+		f.wait = c.shared(now, t, &f, b)
 	}
-	f.wait = t.class.margin.stretch(f.wait)
+	n := float64(len(b.slots))
+	t.item.Slots = max(n-b.taken, 0.05*n) / b.part / t.class.margin.factor()
 	return f
+}
+
+// backlog is what a request waits for: work, and the slots that do it.
+type backlog struct {
+	slots []float64 // seconds until each is free
+	part  float64   // of all slots that these are
+	work  float64   // slot-seconds that go before it
+	own   float64   // of that in its own class
+	taken float64   // of these slots, those that others keep busy meanwhile
+}
+
+// wait forecasts how long a request's backlog takes.
+func (c *core) wait(now time.Time, t *Ticket, b backlog) time.Duration {
+	wait := fill(b.slots, b.part*b.work, b.taken)
+	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
+		wait = min(wait, b.waitAtShare(share))
+	}
+	return t.class.margin.stretch(wait)
 }
 
 // notes lists the replicas that a forecast considered, for the record.
@@ -208,17 +238,14 @@ func (c *core) urgentLoad(now time.Time, t *Ticket) (n float64) {
 	return n
 }
 
-// waitAtShare is the wait of a class that is served at its min_share alone:
-// while it has had less, it never has to wait longer (R3). share is in slots.
-func (c *core) waitAtShare(t *Ticket, slots []float64, work, share float64) time.Duration {
-	for i := range t.class.index {
-		work -= c.q.ClassWork(i)
-	}
+// waitAtShare is the wait in a class that is served at its min_share alone: while
+// it has had less, it never has to wait longer (R3).
+func (b *backlog) waitAtShare(share float64) time.Duration {
 	level := 0.0
-	if len(slots) > 0 {
-		level = slices.Min(slots)
+	if len(b.slots) > 0 {
+		level = slices.Min(b.slots)
 	}
-	return seconds(level + max(0, work)/share)
+	return seconds(level + max(0, b.own)*b.part/(share*float64(max(1, len(b.slots)))))
 }
 
 // fill finds when work slot-seconds have been started on slots that are free

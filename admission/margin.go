@@ -31,8 +31,10 @@ const (
 
 // stretch is the wait that a forecast one is to be taken for.
 func (m *margin) stretch(wait time.Duration) time.Duration {
-	return time.Duration(float64(wait) * math.Exp(m.log))
+	return time.Duration(float64(wait) * m.factor())
 }
+
+func (m *margin) factor() float64 { return math.Exp(m.log) }
 
 // learn takes in how a promise ended; waiting is how many others wait now.
 func (m *margin) learn(kept bool, keep float64, waiting int) {
@@ -55,7 +57,10 @@ type pledge struct {
 func (c *core) pledge(now time.Time, t *Ticket, f forecast) {
 	t.promised = true
 	room := t.ask.Deadline.Sub(now) - f.own()
-	t.pledge = pledge{tested: f.wait > 0 && f.wait <= room && float64(f.wait) >= tested*float64(room), work: t.work}
+	// A wait for the fair turn alone is no test: the promise is kept by going
+	// before it. In order of deadlines it would have to be.
+	wait := min(f.ordered, f.wait)
+	t.pledge = pledge{tested: wait > 0 && f.wait <= room && float64(wait) >= tested*float64(room), work: t.work}
 }
 
 // calibrate lets the end of a promise teach its class's margin. One made at

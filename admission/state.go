@@ -40,7 +40,7 @@ func (c *core) classState(now time.Time, b *classBook) ClassState {
 	if b.latest == (lane{}) {
 		return cs // nothing was asked for yet, so nobody waits
 	}
-	probe := &Ticket{class: b, lane: b.latest, ask: Ask{Width: 1, Deadline: now.Add(c.cfg.Classes[b.index].Deadline)}}
+	probe := &Ticket{class: b, key: b.latestKey, lane: b.latest, ask: Ask{Width: 1, Deadline: now.Add(c.cfg.Classes[b.index].Deadline)}}
 	probe.item.Seq = c.seq + 1
 	f := c.forecast(now, probe)
 	cs.ForecastWaitS = f.wait.Seconds()

@@ -87,20 +87,21 @@ type suspect struct {
 
 // lease is the slot an assignment holds.
 type lease struct {
-	rep    *replica.Replica
-	pool   *replica.Slots
-	runs   *runs
-	width  int
-	place  int // in its pool's runs
-	permit breaker.Permit
-	trial  bool
-	begun  time.Time
-	first  time.Time // estimated first token; zero: nothing is known
-	cold   bool
-	p      int // progress mark of the engine when last asked
-	more   time.Duration
-	state  leaseState
-	blame  bool // moved away from: Released decides whether it hung
+	rep     *replica.Replica
+	pool    *replica.Slots
+	runs    *runs
+	width   int
+	place   int // in its pool's runs
+	permit  breaker.Permit
+	trial   bool
+	begun   time.Time
+	charged float64   // slot-seconds, to the key
+	first   time.Time // estimated first token; zero: nothing is known
+	cold    bool
+	p       int // progress mark of the engine when last asked
+	more    time.Duration
+	state   leaseState
+	blame   bool // moved away from: Released decides whether it hung
 }
 
 type leaseState uint8

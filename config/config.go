@@ -88,7 +88,7 @@ type Keys struct {
 type Key struct {
 	Name              string   `yaml:"name" form:"key" need:"yes"`
 	SHA256            string   `yaml:"sha256" form:"sha256" need:"yes"`
-	Weight            float64  `yaml:"weight" in:"(0,1000]" later:"fair shares between keys"`
+	Weight            float64  `yaml:"weight" in:"(0,1000]"`
 	Class             string   `yaml:"class"`     // empty: default_class
 	MaxClass          string   `yaml:"max_class"` // empty: any
 	RequestsPerMinute int      `yaml:"requests_per_minute" in:"[0,)" later:"limits per key"`

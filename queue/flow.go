@@ -109,20 +109,20 @@ func (c *class[L]) charge(f *flow[L], work float64) {
 	}
 }
 
-// Turn is what goes before an item in its fair turn.
+// Turn is what goes before an item in its fair turn, in slot-seconds.
 type Turn struct {
-	Work   float64 // slot-seconds, those of more urgent classes included
-	Own    bool    // its key has work waiting in the class
-	Others float64 // weight of the other keys that wait for the same slots
+	Urgent  float64 // of more urgent classes
+	Own     float64 // of its own key: what has earlier deadlines, and what it has had more than its share
+	Theirs  float64 // of the other keys that wait, meanwhile
+	Others  float64 // weight of those
+	Waiting bool    // its key has work waiting in the class
 }
 
-// Turn tells what of the competing lanes goes before an item, queued or not,
-// if each key has its share: what its own key has with earlier deadlines, and
-// of the other keys what their weights entitle them to meanwhile.
-func (q *Queue[L]) Turn(it *Item[L], competes func(L) bool) Turn {
+// Turn tells what of the competing lanes goes before an item, queued or not, if
+// each key has its share.
+func (q *Queue[L]) Turn(it *Item[L], competes func(L) bool) (t Turn) {
 	c := q.classes[it.Class]
 	var urgent, all, own, ahead int64
-	var t Turn
 	for i, above := range q.classes[:it.Class+1] {
 		for _, ln := range above.lanes {
 			if !competes(ln.key) {
@@ -142,9 +142,9 @@ func (q *Queue[L]) Turn(it *Item[L], competes func(L) bool) Turn {
 		virtual = ln.virtual
 	}
 	if f := c.flows[it.Key]; f != nil {
-		lead = max(0, f.start-virtual)
+		lead = max(0, f.start-virtual) * weight
 		for _, st := range f.streams {
-			if t.Own = true; !competes(st.lane.key) {
+			if t.Waiting = true; !competes(st.lane.key) {
 				continue
 			}
 			_, work := st.total()
@@ -154,9 +154,9 @@ func (q *Queue[L]) Turn(it *Item[L], competes func(L) bool) Turn {
 			t.Others -= f.weight
 		}
 	}
-	t.Others = max(0, t.Others)
-	theirs := min(seconds(all-own), (lead+seconds(ahead)/weight)*t.Others)
-	t.Work = seconds(urgent+ahead) + theirs
+	t.Urgent, t.Others = seconds(urgent), max(0, t.Others)
+	t.Own = lead + seconds(ahead)
+	t.Theirs = min(seconds(all-own), t.Own/weight*t.Others)
 	return t
 }
 

@@ -90,9 +90,9 @@ func reuse[T any](spare *[]*T) *T {
 // all sums rest on it.
 const other = 1.125
 
-// count takes in how many slots the lane's work may count on.
+// count takes in how many slots the lane's work may count on, if that is known.
 func (ln *lane[L]) count(slots float64) {
-	if slots > ln.slots*other || slots < ln.slots/other {
+	if slots > 0 && (slots > ln.slots*other || slots < ln.slots/other) {
 		ln.slots = slots
 		ln.sumAll(ln.root)
 	}

@@ -469,17 +469,17 @@ func (s *machine) check(t *rapid.T) {
 // turn adds up what of the competing lanes goes before an item by shares.
 func (m *model) turn(it *Item[string], competes func(string) bool) Turn {
 	w := who{it.Class, it.Key}
-	t := Turn{Own: m.waiting(it.Class, it.Key, "")}
-	var others, before float64
+	t := Turn{Waiting: m.waiting(it.Class, it.Key, "")}
+	others := 0.0
 	streams := map[[2]string]bool{}
 	for _, o := range m.items {
 		switch {
 		case !competes(o.Lane) || o.Class > it.Class:
 		case o.Class < it.Class:
-			t.Work += o.Work
+			t.Urgent += o.Work
 		case o.Key == it.Key:
 			if earlier(o, it) < 0 {
-				before += o.Work
+				t.Own += o.Work
 			}
 		default:
 			others += o.Work
@@ -489,15 +489,14 @@ func (m *model) turn(it *Item[string], competes func(string) bool) Turn {
 	for st := range streams {
 		t.Others += keyWeights[st[1]]
 	}
-	lead := 0.0
 	if k := m.keys[w]; k != nil {
 		virtual := m.virtual[it.Class]
 		if m.waiting(it.Class, "", it.Lane) {
 			virtual = m.local[where{it.Class, it.Lane}]
 		}
-		lead = max(0, k.start-virtual)
+		t.Own += max(0, k.start-virtual) * keyWeights[it.Key]
 	}
-	t.Work += before + min(others, (lead+before/keyWeights[it.Key])*t.Others)
+	t.Theirs = min(others, t.Own/keyWeights[it.Key]*t.Others)
 	return t
 }
 

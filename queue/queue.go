@@ -56,7 +56,7 @@ type Item[L comparable] struct {
 	Bytes    int64     // memory it holds
 	Width    int       // slots it needs, for the caller
 	Work     float64   // estimated slot-seconds
-	Slots    float64   // how many the lane's work may count on, as last known; 0: its promises are not watched
+	Slots    float64   // how many the lane's work may count on; 0: not known. While it is known of none, promises are not watched
 	Value    any       // the caller's own
 
 	stream   *stream[L] // nil: not queued

@@ -34,9 +34,13 @@ func controllerConfig(c *config.Config) admission.Config {
 		},
 		Breaker:    breaker.Config(c.Breaker),
 		ProbeEvery: c.Health.Interval,
+		Weights:    make(map[string]float64, len(c.Keys.List)),
 	}
 	for _, cl := range c.Classes {
 		out.Classes = append(out.Classes, admission.Class{Name: cl.Name, Deadline: cl.Deadline, MinShare: cl.MinShare})
+	}
+	for _, k := range c.Keys.List {
+		out.Weights[k.Name] = k.Weight
 	}
 	for _, r := range c.Replicas {
 		out.Replicas = append(out.Replicas, replica.Config{
