@@ -13,7 +13,6 @@ import (
 // With a single key there are none.
 type claims struct {
 	all    claim
-	asked  claim // by everybody
 	keys   map[string]*presence
 	latest list.List // of *presence, by the last request, oldest first
 	weight float64   // of those
@@ -32,7 +31,7 @@ type presence struct {
 const (
 	claimFades = 20 * time.Second // to 1/e
 	hadFades   = time.Minute
-	present    = 2 * claimFades
+	present    = time.Minute
 )
 
 // claim is slot-seconds asked for, fading.
@@ -72,7 +71,6 @@ func (c *claims) came(now time.Time, key string, weight float64) {
 		}
 		p = &presence{key: key, claim: claim{fades: claimFades}, had: claim{fades: hadFades}}
 		c.all.fades = claimFades
-		c.asked.fades = claimFades
 		p.place = c.latest.PushBack(p)
 		c.keys[key] = p
 	}
@@ -155,7 +153,7 @@ func (c *core) shared(now time.Time, t *Ticket, f *forecast, b backlog) time.Dur
 	switch {
 	case wait < f.ordered && c.q.Endangers(now, &t.item):
 		return f.ordered
-	case wait > f.ordered && (b.part*k.asked.left(now)/k.asked.span(now) < n-b.taken+newcomers || k.had(now, t.key) < fair):
+	case wait > f.ordered && k.had(now, t.key) < fair:
 		return f.ordered
 	}
 	return wait
@@ -169,7 +167,6 @@ func (c *claims) others(key string) bool {
 // claim lets the forecasts of others foresee a newcomer, whether it is accepted
 // or not: what has been promised to them may be in its way.
 func (c *core) claim(now time.Time, t *Ticket, f forecast) {
-	t.class.claims.asked.add(now, t.work)
 	if f.turn.Others > 0 && !f.turn.Waiting && f.own() <= t.ask.Deadline.Sub(now) {
 		t.class.claims.add(now, t.key, t.work, t.item.Slots)
 	}
