@@ -32,7 +32,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	}
 	t.class.claims.came(now, t.key, c.weightOf(t.key))
 	f := c.chooseModel(now, t, models)
-	c.claim(now, t, f)
+	c.foresee(now, t, &f)
 	t.decision.ForecastS = f.firstToken().Seconds()
 	t.decision.Candidates = c.notes(now, t, f.wait)
 	if f.wait > 0 {
@@ -50,7 +50,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.enqueue(now, t)
 	t.promise = t.item.Work
 	t.class.flow.add(now, t.promise)
-	t.class.claims.keys[t.key].had.add(now, t.work)
+	t.class.claims.promise(now, t.key, t.work)
 	t.class.latest, t.class.latestKey = t.lane, t.key
 	c.dispatch(now)
 	if t.phase == waiting {

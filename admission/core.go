@@ -29,6 +29,7 @@ type core struct {
 	totals  Totals
 	promise Promises
 	classes []*classBook
+	former  []*classBook           // of classes that are gone
 	output  map[outputKey]*lengths // learned output tokens by key and model
 	budget  budget
 	seen    seenBodies

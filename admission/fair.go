@@ -7,116 +7,124 @@ import (
 )
 
 // claims is what is known of the keys that share a class (R3, R4): who has come
-// lately, and how much capacity newcomers have lately asked for. A newcomer is a
-// key with nothing waiting while others wait: it is served before their backlog,
-// so its coming must be foreseen when they are told how long theirs will take.
-// With a single key there are none.
+// in the last minute, what each was promised, and how much capacity newcomers
+// have lately asked for. A newcomer is a key with nothing waiting while others
+// wait: it goes before their backlog, so its coming must be foreseen when they
+// are told how long theirs will take. With a single key there are none.
 type claims struct {
-	all    claim
-	keys   map[string]*presence
-	latest list.List // of *presence, by the last request, oldest first
-	weight float64   // of those
+	keys      map[string]*presence
+	latest    list.List // of *presence, by the last request, oldest first
+	weight    float64   // of those
+	newcomers fading
 }
 
-// presence is one key that has asked lately.
+// presence is one key that has asked in the last minute.
 type presence struct {
-	key    string
-	weight float64
-	at     time.Time // of its last request
-	claim  claim     // as a newcomer
-	had    claim     // what it was promised
-	place  *list.Element
+	key      string
+	weight   float64
+	at       time.Time // of its last request
+	newcomer fading    // what it asked for as one
+	had      fading    // what it was promised
+	place    *list.Element
 }
 
+// Claims of newcomers are followed more quickly than shares are judged, which is
+// over the minute that shares of classes are judged over, too.
 const (
-	claimFades = 20 * time.Second // to 1/e
-	hadFades   = time.Minute
-	present    = time.Minute
+	newcomersFade = 20 * time.Second
+	sharesFade    = time.Minute
 )
 
-// claim is slot-seconds asked for, fading.
-type claim struct {
+// fading is slot-seconds of late: a sum of which each part is worth 1/e of what
+// it was after a time.
+type fading struct {
 	sum       float64
-	at, since time.Time
-	fades     time.Duration
+	at, since time.Time // of the last part, and of the first
 }
 
-func (c *claim) add(now time.Time, work float64) {
-	left := c.left(now)
+func (f *fading) add(now time.Time, work float64, fade time.Duration) {
+	left := f.left(now, fade)
 	if left == 0 {
-		c.since = now
+		f.since = now
 	}
-	c.sum, c.at = left+work, now
+	f.sum, f.at = left+work, now
 }
 
-func (c *claim) left(now time.Time) float64 {
-	if age := now.Sub(c.at); age < 4*c.fades {
-		return c.sum * math.Exp(-age.Seconds()/c.fades.Seconds())
+func (f *fading) left(now time.Time, fade time.Duration) float64 {
+	if age := now.Sub(f.at); f.sum > 0 && age < 4*fade {
+		return f.sum * math.Exp(-float64(age)/float64(fade))
 	}
 	return 0
 }
 
-// span is the time, in seconds, over which what is left has been asked for.
-func (c *claim) span(now time.Time) float64 {
-	age := max(now.Sub(c.since), time.Second)
-	return c.fades.Seconds() * (1 - math.Exp(-age.Seconds()/c.fades.Seconds()))
+// rate spreads what is left, in slot-seconds, over the time that it is of: it
+// gives slots.
+func (f *fading) rate(now time.Time, left float64, fade time.Duration) float64 {
+	age := float64(max(now.Sub(f.since), time.Second))
+	return max(0, left) / (fade.Seconds() * (1 - math.Exp(-age/float64(fade))))
 }
 
-// came notes that a key asks, and forgets who has not for some time.
-func (c *claims) came(now time.Time, key string, weight float64) {
-	p := c.keys[key]
+// came notes that a key asks, and forgets those that have not for a minute.
+func (k *claims) came(now time.Time, key string, weight float64) {
+	p := k.keys[key]
 	if p == nil {
-		if c.keys == nil {
-			c.keys = map[string]*presence{}
+		if k.keys == nil {
+			k.keys = map[string]*presence{}
 		}
-		p = &presence{key: key, claim: claim{fades: claimFades}, had: claim{fades: hadFades}}
-		c.all.fades = claimFades
-		p.place = c.latest.PushBack(p)
-		c.keys[key] = p
+		p = &presence{key: key}
+		p.place = k.latest.PushBack(p)
+		k.keys[key] = p
 	}
-	c.weight += weight - p.weight
+	k.weight += weight - p.weight
 	p.weight, p.at = weight, now
-	c.latest.MoveToBack(p.place)
+	k.latest.MoveToBack(p.place)
 	for {
-		old := c.latest.Front().Value.(*presence)
-		if now.Sub(old.at) < present {
+		old := k.latest.Front().Value.(*presence)
+		if now.Sub(old.at) < sharesFade {
 			return
 		}
-		c.latest.Remove(old.place)
-		delete(c.keys, old.key)
-		c.weight -= old.weight
+		k.latest.Remove(old.place)
+		delete(k.keys, old.key)
+		k.weight -= old.weight
 	}
 }
 
-// add takes in that a newcomer has asked for so many slot-seconds, of slots that
-// it could use: as far as that is within its share of them, since more it would
-// not get.
-func (c *claims) add(now time.Time, key string, work, slots float64) {
-	p := c.keys[key]
-	if p == nil || work <= 0 {
-		return
-	}
-	share := slots * p.weight / max(c.weight, p.weight)
-	work = min(work, share*claimFades.Seconds()-p.claim.left(now))
-	if work > 0 {
-		p.claim.add(now, work)
-		c.all.add(now, work)
+// alone reports whether no other key than this one has come lately.
+func (k *claims) alone(key string) bool {
+	return len(k.keys) == 0 || len(k.keys) == 1 && k.keys[key] != nil
+}
+
+// claim takes in that a newcomer has asked for so many slot-seconds, as far as
+// that is within its share of the slots: more it would not get.
+func (k *claims) claim(now time.Time, key string, work, slots float64) {
+	p := k.keys[key]
+	share := slots * p.weight / k.weight * newcomersFade.Seconds()
+	if work = min(work, share-p.newcomer.left(now, newcomersFade)); work > 0 {
+		p.newcomer.add(now, work, newcomersFade)
+		k.newcomers.add(now, work, newcomersFade)
 	}
 }
 
-// of is the number of slots that newcomers other than the key take up.
-func (c *claims) of(now time.Time, key string) float64 {
-	left := c.all.left(now)
-	if p := c.keys[key]; p != nil {
-		left -= p.claim.left(now)
+// others is the number of slots that newcomers take up, but for one key's own.
+func (k *claims) others(now time.Time, key string) float64 {
+	left := k.newcomers.left(now, newcomersFade)
+	if p := k.keys[key]; p != nil {
+		left -= p.newcomer.left(now, newcomersFade)
 	}
-	return max(0, left) / c.all.span(now)
+	return k.newcomers.rate(now, left, newcomersFade)
 }
 
-// had is the number of slots that what a key was promised lately takes up.
-func (c *claims) had(now time.Time, key string) float64 {
-	if p := c.keys[key]; p != nil && p.had.sum > 0 {
-		return p.had.left(now) / p.had.span(now)
+// promise takes in what a key was promised.
+func (k *claims) promise(now time.Time, key string, work float64) {
+	if p := k.keys[key]; p != nil {
+		p.had.add(now, work, sharesFade)
+	}
+}
+
+// had is the number of slots that takes up.
+func (k *claims) had(now time.Time, key string) float64 {
+	if p := k.keys[key]; p != nil {
+		return p.had.rate(now, p.had.left(now, sharesFade), sharesFade)
 	}
 	return 0
 }
@@ -134,14 +142,15 @@ func (c *core) weightOf(key string) float64 {
 //   - what it would be if every key that has come lately took all that is its, and
 //   - what it would be beside those that wait, and the newcomers that come.
 //
-// That is its wait if it is shorter than in order of deadlines, unless a promise
-// were broken by it. If it is longer it is what is promised, unless the key has
-// had less than its share lately: then nothing keeps it from its deadline.
+// If that is less than in order of deadlines, it is its wait unless it broke a
+// promise. If it is more, it is what the key can be promised, unless it has had
+// less than its share in the last minute: then its deadline is enough.
 func (c *core) shared(now time.Time, t *Ticket, f *forecast, b backlog) time.Duration {
 	k, w, turn := &t.class.claims, t.item.Weight, &f.turn
-	n, newcomers := float64(len(b.slots)), b.part*k.of(now, t.key)
+	newcomers := b.part * k.others(now, t.key)
 	all := max(1, k.weight/w, 1+turn.Others/w)
-	fair := max(n/all, (n-b.taken-newcomers)/(1+turn.Others/w)) / b.part
+	n := float64(len(b.slots))
+	share := max(n/all, (n-b.taken-newcomers)/(1+turn.Others/w)) / b.part
 
 	least := b
 	least.own = turn.Own * all
@@ -153,21 +162,16 @@ func (c *core) shared(now time.Time, t *Ticket, f *forecast, b backlog) time.Dur
 	switch {
 	case wait < f.ordered && c.q.Endangers(now, &t.item):
 		return f.ordered
-	case wait > f.ordered && k.had(now, t.key) < fair:
+	case wait > f.ordered && k.had(now, t.key) < share:
 		return f.ordered
 	}
 	return wait
 }
 
-// others reports whether other keys than this one have asked lately.
-func (c *claims) others(key string) bool {
-	return len(c.keys) > 1 || len(c.keys) == 1 && c.keys[key] == nil
-}
-
-// claim lets the forecasts of others foresee a newcomer, whether it is accepted
+// foresee lets the forecasts of others foresee a newcomer, whether it is accepted
 // or not: what has been promised to them may be in its way.
-func (c *core) claim(now time.Time, t *Ticket, f forecast) {
+func (c *core) foresee(now time.Time, t *Ticket, f *forecast) {
 	if f.turn.Others > 0 && !f.turn.Waiting && f.own() <= t.ask.Deadline.Sub(now) {
-		t.class.claims.add(now, t.key, t.work, t.item.Slots)
+		t.class.claims.claim(now, t.key, t.work, t.item.Slots)
 	}
 }

@@ -272,48 +272,159 @@ func TestR3NoisyNeighbour(t *testing.T) {
 	}
 }
 
-// R3.2, R5: a key that has filled the window alone keeps its promises when nine
-// others come, and they need not wait until all of it is served.
-func TestR3ALoneKeyAndThoseWhoCome(t *testing.T) {
-	for _, burst := range []int{0, 60} {
-		t.Run(fmt.Sprint("burst ", burst), func(t *testing.T) {
-			const come = 2 * time.Minute
-			keys := []stall{{"lone", 1, 1.5, 0, 0}}
-			if burst > 0 {
-				keys = []stall{{"lone", 1, 0.2, 0, 0}, {"lone", 1, 0, come - time.Second, burst}}
+// course is what became of some requests.
+type course struct {
+	asked, promised, kept int
+	took                  time.Duration // of those in time
+}
+
+func (c *course) mean() time.Duration { return c.took / time.Duration(max(1, c.kept)) }
+
+// follow sums up what became of the requests that came in a span of time: those
+// of one key, and all others.
+func follow(got map[string]*takings, key string, from, to time.Duration, its, others *course) {
+	for k, g := range got {
+		c := others
+		if k == key {
+			c = its
+		}
+		for _, x := range g.waits {
+			if x.at < from || x.at >= to {
+				continue
 			}
-			for i := range 9 {
-				keys = append(keys, stall{fmt.Sprint("k", i), 1, 0.075, come, 0})
+			c.asked++
+			c.promised += int(count(x.promised))
+			if x.took <= marketDeadline {
+				c.kept++
+				c.took += x.took
 			}
-			type course struct {
-				asked, promised, kept int
-				took                  time.Duration
-			}
-			var lone, others [20]course
-			for seed := range uint64(20) {
-				got := bazaar{slots: 8, keys: keys, until: 3 * time.Minute, seed: seed}.run(t)
-				for key, g := range got {
-					for _, x := range g.waits {
-						i := int((x.at-come)/time.Second) + 10
-						if i < 0 || i >= 20 {
-							continue
-						}
-						c := &others[i]
-						if key == "lone" {
-							c = &lone[i]
-						}
-						c.asked++
-						c.promised += int(count(x.promised))
-						if x.took <= marketDeadline {
-							c.kept++
-							c.took += x.took
-						}
-					}
-				}
-			}
-			for i := range 20 {
-				t.Logf("%d lone %d %d %d %v   others %d %d %d %v", i-10, lone[i].asked, lone[i].promised, lone[i].kept, lone[i].took/time.Duration(max(1, lone[i].kept)), others[i].asked, others[i].promised, others[i].kept, others[i].took/time.Duration(max(1, others[i].kept)))
-			}
-		})
+		}
 	}
+}
+
+// R3.2, R5: a key that has filled the window alone keeps its promises when nine
+// others come, and they need not wait until all of it is served: they are
+// promised a start from the first second on, as what is tight lets them.
+func TestR3ALoneKeyAndThoseWhoCome(t *testing.T) {
+	const come = 2 * time.Minute
+	visitors := func(lone ...stall) []stall {
+		for i := range 9 {
+			lone = append(lone, stall{fmt.Sprint("k", i), 1, 0.075, come, 0})
+		}
+		return lone
+	}
+	t.Run("a stream that fills every second", func(t *testing.T) {
+		t.Parallel()
+		var before, during, others, later course
+		for seed := range uint64(10) {
+			got := bazaar{slots: 8, keys: visitors(stall{"lone", 1, 1.5, 0, 0}), until: 3 * time.Minute, seed: seed}.run(t)
+			follow(got, "lone", time.Minute, come-marketDeadline, &before, &course{})
+			follow(got, "lone", come-marketDeadline, come+marketDeadline, &during, &others)
+			follow(got, "lone", come+2*marketDeadline, 3*time.Minute, &course{}, &later)
+		}
+		t.Logf("lone: before %+v, mean %v; during %+v. Others: %+v, mean %v; later %+v, mean %v", before, before.mean(), during, others, others.mean(), later, later.mean())
+		kept := func(c *course) float64 { return float64(c.kept) / float64(c.promised) }
+		require.Greater(t, before.mean(), 9*time.Second, "the window is full")
+		require.InDelta(t, kept(&before), kept(&during), 0.03)
+		require.Greater(t, float64(others.kept), 0.9*float64(others.asked))
+		require.Less(t, others.mean(), before.mean()*9/10)
+		require.Greater(t, float64(later.kept), 0.97*float64(later.asked))
+		require.Less(t, later.mean(), before.mean()/2)
+	})
+	t.Run("a burst just before they come", func(t *testing.T) {
+		t.Parallel()
+		var lone, others course
+		for seed := range uint64(10) {
+			keys := visitors(stall{"lone", 1, 0.2, 0, 0}, stall{"lone", 1, 0, come - time.Second, 60})
+			got := bazaar{slots: 8, keys: keys, until: 3 * time.Minute, seed: seed}.run(t)
+			follow(got, "lone", come-time.Second, come, &lone, &course{})
+			follow(got, "lone", come, come+2*time.Second, &course{}, &others)
+		}
+		t.Logf("lone: %+v, mean %v. Others: %+v, mean %v", lone, lone.mean(), others, others.mean())
+		require.Greater(t, lone.promised, 10*55)
+		require.Greater(t, float64(lone.kept), 0.97*float64(lone.promised))
+		require.Equal(t, others.asked, others.kept)
+		require.Less(t, others.mean(), time.Second, "what has slack lets them pass")
+	})
+}
+
+// keyed admits a request of a key with a minute to its first token.
+func (w *world) keyed(key string) *Ticket {
+	w.t.Helper()
+	t := w.c.Arrive(w.now, Arrival{ID: key, Class: "standard", Key: key, At: w.now})
+	a := w.ask()
+	a.Deadline = w.now.Add(time.Minute)
+	require.Nil(w.t, w.c.Admit(w.now, t, a))
+	return t
+}
+
+// R3.2: slots that a key's zombies hold are its own, too.
+func TestR3ZombiesCountForTheirKey(t *testing.T) {
+	w := newWorld(t, testConfig(rep("r", 1)))
+	w.teach(time.Second)
+	first := w.keyed("a")
+	var waiting []*Ticket
+	for range 6 {
+		waiting = append(waiting, w.keyed("a"), w.keyed("b"))
+	}
+	a := w.granted(first)
+	w.pass(time.Second)
+	w.c.Finish(w.now, a, AttemptResult{Kind: ResultClientGone, Running: true})
+	w.c.End(w.now, first, Cancelled, "")
+	w.pass(4 * time.Second)
+	w.c.Released(w.now, a, true)
+	var order string
+	for len(waiting) > 0 {
+		i := slices.IndexFunc(waiting, func(t *Ticket) bool { return len(t.C()) > 0 })
+		order += waiting[i].key
+		w.serve(w.granted(waiting[i]), time.Second)
+		waiting = slices.Delete(waiting, i, i+1)
+	}
+	require.Equal(t, "bbbbbabaaaaa", order, "b has had its five seconds before a has another")
+}
+
+// R3: a retry goes back where it stood: its key is not charged for what it did
+// not get.
+func TestR3ARetryOfAKeyGoesBackWhereItStood(t *testing.T) {
+	w := newWorld(t, testConfig(rep("r", 1)))
+	w.teach(time.Second)
+	first := w.keyed("a")
+	b, later := w.keyed("b"), w.keyed("a")
+	a := w.granted(first)
+	n := w.c.Finish(w.now, a, AttemptResult{Kind: ResultConnect, NothingSent: true})
+	require.Equal(t, ActWait, n.Action)
+	w.serve(w.granted(first), time.Second)
+	w.serve(w.granted(b), time.Second)
+	w.serve(w.granted(later), time.Second)
+}
+
+// What runs when its class is taken away goes on in another, however often
+// classes change: its books, its slot time and its key's charge are there.
+func TestR15ClassesThatAreGoneTwice(t *testing.T) {
+	w := newWorld(t, testConfig(rep("r", 2)))
+	a := w.granted(w.accept(w.ask()))
+	cfg := testConfig(rep("r", 2))
+	cfg.Classes, cfg.DefaultClass = []Class{{Name: "x", Deadline: time.Minute}, {Name: "y", Deadline: time.Minute}}, "y"
+	w.c.Reconfigure(w.now, cfg)
+	cfg.Classes = []Class{{Name: "y", Deadline: time.Minute}}
+	w.c.Reconfigure(w.now, cfg)
+	w.serve(a, time.Second)
+	require.Zero(t, w.c.mu.q.Meter().Running(0))
+}
+
+// R3: what is remembered of keys is of the last minute, and of those that are
+// owed or owe something.
+func TestR3IdleKeysAreForgotten(t *testing.T) {
+	w := newWorld(t, testConfig(rep("r", 1)))
+	w.teach(time.Millisecond)
+	for i := range 10_000 {
+		w.serve(w.granted(w.keyed(fmt.Sprint("k", i))), time.Millisecond)
+	}
+	k := &w.c.mu.classes[1].claims
+	require.Len(t, k.keys, 10_000)
+	w.pass(time.Minute)
+	w.serve(w.granted(w.keyed("other")), time.Millisecond)
+	require.Len(t, k.keys, 1)
+	require.Equal(t, 1, k.latest.Len())
+	require.InDelta(t, 1, k.weight, 1e-6)
 }

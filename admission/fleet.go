@@ -118,11 +118,17 @@ func (c *core) remapClasses(now time.Time, cfg Config) {
 	mapping := make([]int, len(c.classes))
 	books := make([]*classBook, len(cfg.Classes))
 	for i, b := range c.classes {
-		j, ok := cfg.class(b.name)
 		mapping[i] = cfg.classOr(b.name)
+	}
+	for _, b := range c.former { // requests of theirs may still run
+		b.index = mapping[b.index]
+	}
+	for i, b := range c.classes {
 		b.index = mapping[i]
-		if ok {
+		if j, ok := cfg.class(b.name); ok {
 			books[j] = b
+		} else {
+			c.former = append(c.former, b)
 		}
 	}
 	for j, cl := range cfg.Classes {

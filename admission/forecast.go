@@ -140,7 +140,7 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	b.own = work - f.turn.Urgent
 	f.ordered = c.wait(now, t, b)
 	f.wait = f.ordered
-	if f.turn.Others > 0 || t.class.claims.others(t.key) {
+	if f.turn.Others > 0 || !t.class.claims.alone(t.key) {
 		f.wait = c.shared(now, t, &f, b)
 	}
 	n := float64(len(b.slots))
