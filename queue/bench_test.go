@@ -13,6 +13,7 @@ import (
 // load is a queue of n items in three classes and three lanes, and a way to
 // turn it over.
 type load struct {
+	keys   []string
 	q      *Queue[string]
 	now    time.Time
 	random *rand.PCG
@@ -20,8 +21,11 @@ type load struct {
 	seq    uint64
 }
 
-func newLoad(n int) *load {
+func newLoad(n, keys int) *load {
 	l := &load{q: New[string](usual, t0), now: t0, random: rand.NewPCG(5, 6)}
+	for i := range keys {
+		l.keys = append(l.keys, fmt.Sprint("key-", i))
+	}
 	for range n {
 		it := new(Item[string])
 		l.items = append(l.items, it)
@@ -36,36 +40,44 @@ func (l *load) push(it *Item[string]) {
 	r := l.random.Uint64()
 	wait := time.Duration(r>>20%60_000) * time.Millisecond
 	*it = Item[string]{
-		Class: int(r % 3), Lane: laneNames[r>>8%3], Seq: l.seq, Width: 1, Work: 4.5, Bytes: 4096,
+		Class: int(r % 3), Lane: laneNames[r>>8%3], Seq: l.seq, Width: 1, Work: 4.5, Bytes: 4096, Slots: 8,
+		Key:      l.keys[r>>40%uint64(len(l.keys))],
 		Deadline: l.now.Add(wait), Latest: l.now.Add(wait + time.Hour),
 	}
 	l.q.Push(it)
 }
 
 // turn is what a request costs the queue, all told: a forecast, a place, a
-// new latest start, its turn, and another that leaves from anywhere.
+// new latest start, its turn, its charge and the truth about it, and another
+// that leaves from anywhere.
 func (l *load) turn() {
 	l.now = l.now.Add(time.Millisecond)
-	l.q.Ahead(1, l.now.Add(10*time.Second), l.seq, anyLane)
-
 	first := l.q.Next(l.now, anyLane)
+	l.q.Ahead(1, l.now.Add(10*time.Second), l.seq, anyLane)
+	l.q.Turn(first, anyLane)
+	l.q.Endangers(l.now, first)
+
+	class, key := first.Class, first.Key
 	l.q.Remove(first)
+	l.q.Begin(first)
 	l.push(first)
 	first.Latest = first.Latest.Add(-time.Minute)
 	l.q.Update(first)
+	l.q.Charge(class, key, 0.5)
+	l.q.Done(class, key)
 
 	leaver := l.items[l.random.Uint64()%uint64(len(l.items))]
 	l.q.Remove(leaver)
 	l.push(leaver)
 }
 
-// BenchmarkQueue is the cost of one request's operations (nine: two pushes,
-// two removals, an update, Next, Ahead and the clock) with so many waiting. It
-// must grow no faster than log n, and allocate nothing.
+// BenchmarkQueue is the cost of one request's operations (fourteen) with so many
+// waiting, of so many keys. It must grow no faster than log n, and allocate
+// nothing.
 func BenchmarkQueue(b *testing.B) {
-	for _, n := range []int{100, 1_000, 20_000, 200_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			l := newLoad(n)
+	for _, size := range []struct{ n, keys int }{{100, 1}, {1_000, 1}, {20_000, 1}, {20_000, 100}, {20_000, 10_000}, {200_000, 10_000}} {
+		b.Run(fmt.Sprintf("%d of %d keys", size.n, size.keys), func(b *testing.B) {
+			l := newLoad(size.n, size.keys)
 			b.ReportAllocs()
 			for b.Loop() {
 				l.turn()
@@ -78,6 +90,8 @@ func BenchmarkOperations(b *testing.B) {
 	const n = 20_000
 	operations := map[string]func(l *load){
 		"ahead":         func(l *load) { l.q.Ahead(2, l.now.Add(30*time.Second), l.seq, anyLane) },
+		"turn":          func(l *load) { l.q.Turn(l.items[7], anyLane) },
+		"endangers":     func(l *load) { l.q.Endangers(l.now, l.items[7]) },
 		"next":          func(l *load) { l.q.Next(l.now, anyLane) },
 		"update latest": func(l *load) { l.items[7].Latest = l.items[7].Latest.Add(1); l.q.Update(l.items[7]) },
 		"remove push": func(l *load) {
@@ -86,9 +100,9 @@ func BenchmarkOperations(b *testing.B) {
 			l.push(it)
 		},
 	}
-	for _, name := range []string{"ahead", "next", "update latest", "remove push"} {
+	for _, name := range []string{"ahead", "turn", "endangers", "next", "update latest", "remove push"} {
 		b.Run(name, func(b *testing.B) {
-			l := newLoad(n)
+			l := newLoad(n, 10_000)
 			b.ReportAllocs()
 			for b.Loop() {
 				l.now = l.now.Add(time.Microsecond)
@@ -132,16 +146,16 @@ func TestR3TreesStayBalanced(t *testing.T) {
 }
 
 func TestR3NoAllocations(t *testing.T) {
-	l := newLoad(1_000)
+	l := newLoad(1_000, 500)
 	require.Zero(t, testing.AllocsPerRun(10_000, l.turn))
 
-	// Lanes that come and go with each request neither.
+	// Lanes, and keys, that come and go with each request neither.
 	q := New[string](usual, t0)
 	it := item("a", 0, "m", 1, 1)
 	i := 0
 	require.Zero(t, testing.AllocsPerRun(10_000, func() {
 		i++
-		it.Lane = laneNames[i%len(laneNames)]
+		it.Lane, it.Key = laneNames[i%len(laneNames)], l.keys[i%len(l.keys)]
 		q.Push(it)
 		q.Remove(it)
 	}))
@@ -158,4 +172,5 @@ func TestLanesOnceUsedAreForgotten(t *testing.T) {
 	require.Empty(t, q.classes[1].byKey)
 	require.Empty(t, q.classes[1].lanes)
 	require.Len(t, q.spare.lanes, 1)
+	require.Empty(t, q.classes[1].flows)
 }
