@@ -104,8 +104,8 @@ func TestR4UrgentTrafficIsLeftOutOfAForecast(t *testing.T) {
 	require.Zero(t, w.c.mu.urgentLoad(w.now, &Ticket{class: w.c.mu.classes[0]}))
 	// Four slots with 8 slot-seconds ahead: 2 s for a class that has all four,
 	// 4 s where half of them will be taken.
-	require.Equal(t, 2*time.Second, fill(make([]float64, 4), 8, 0))
-	require.Equal(t, 4*time.Second, fill(make([]float64, 4), 8, 2))
+	require.Equal(t, 2*time.Second, fill(make([]slotTime, 4), 8, 0))
+	require.Equal(t, 4*time.Second, fill(make([]slotTime, 4), 8, 2))
 }
 
 func TestR4DeparturesOfUrgentClassesUseNoCapacity(t *testing.T) {

@@ -45,7 +45,7 @@ type core struct {
 	joined    map[string]string // of joinEngines
 	joining   []byte            // scratch of joinEngines
 	namesList []string          // scratch of resolve
-	slotEnds  []float64         // scratch of forecast
+	slotEnds  []slotTime        // scratch of forecast
 	full      map[lane]bool     // scratch of dispatch
 
 	stopping bool

@@ -152,11 +152,14 @@ func (c *core) shared(now time.Time, t *Ticket, f *forecast, b backlog) time.Dur
 	n := float64(len(b.slots))
 	share := max(n/all, (n-b.taken-newcomers)/(1+turn.Others/w)) / b.part
 
+	ahead := func(work float64) float64 { return work / max(t.work, 1e-3) }
 	least := b
 	least.own = turn.Own * all
 	least.work = turn.Urgent + least.own
+	least.ahead = ahead(least.work)
 	b.own = turn.Own + turn.Theirs
 	b.work = turn.Urgent + b.own
+	b.ahead = ahead(b.work)
 	b.taken += newcomers
 	wait := min(c.wait(now, t, least), c.wait(now, t, b))
 	switch {

@@ -133,8 +133,8 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
 		return f
 	}
-	b := backlog{work: work}
-	b.slots, b.part = c.slotTimes(now, members, t.item.Seq)
+	b := c.slotTimes(now, members, t.item.Seq)
+	b.work, b.ahead = work, float64(ahead)
 	b.taken = b.part * c.urgentLoad(now, t)
 	f.turn = c.q.Turn(&t.item, competes)
 	b.own = work - f.turn.Urgent
@@ -150,16 +150,21 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 
 // backlog is what a request waits for: work, and the slots that do it.
 type backlog struct {
-	slots []float64 // seconds until each is free
-	part  float64   // of all slots that these are
-	work  float64   // slot-seconds that go before it
-	own   float64   // of that in its own class
-	taken float64   // of these slots, those that others keep busy meanwhile
+	slots []slotTime
+	part  float64 // of all slots that these are
+	ahead float64 // requests that go before it
+	work  float64 // slot-seconds of those
+	own   float64 // of that in its own class
+	taken float64 // of these slots, those that others keep busy meanwhile
 }
+
+// slotTime is when a slot is expected to be free, in seconds from now, and one
+// standard deviation of that.
+type slotTime struct{ free, spread float64 }
 
 // wait forecasts how long a request's backlog takes.
 func (c *core) wait(now time.Time, t *Ticket, b backlog) time.Duration {
-	wait := fill(b.slots, b.part*b.work, b.taken)
+	wait := min(fill(b.slots, b.part*b.work, b.taken), b.soon())
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		wait = min(wait, b.waitAtShare(share))
 	}
@@ -182,10 +187,10 @@ func (c *core) notes(now time.Time, t *Ticket, wait time.Duration) []CandidateNo
 // shared out among hundreds of slots then, and a part of them says it as well.
 const maxLooked = 64
 
-// slotTimes gives, for each slot of the members, the seconds until it is free;
-// of many members, for the given part of them.
-func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (slots []float64, part float64) {
-	slots = c.slotEnds[:0]
+// slotTimes gives, for each slot of the members, when it is free; of many
+// members, for a part of them.
+func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (b backlog) {
+	slots := c.slotEnds[:0]
 	step := 1 + (len(members)-1)/maxLooked
 	looked := 0
 	at := now.Sub(c.began)
@@ -194,38 +199,39 @@ func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (slots []
 		looked++
 		n := m.rep.FreeIn(now, m.pool)
 		for range n {
-			slots = append(slots, 0)
+			slots = append(slots, slotTime{})
 		}
 		if hold := m.rep.HoldUntil.Sub(now); n == 0 && hold > 0 {
 			for range m.pool.Free() {
-				slots = append(slots, hold.Seconds())
+				slots = append(slots, slotTime{free: hold.Seconds()})
 			}
 		}
 		pace := m.speed.Decode()
 		for i := range m.runs.list {
 			r := &m.runs.list[i]
-			left := r.remaining(at, pace)
+			free := r.remaining(at, pace)
 			for range r.width {
-				slots = append(slots, left)
+				slots = append(slots, free)
 			}
 		}
 	}
 	c.slotEnds = slots
-	return slots, float64(looked) / float64(len(members))
+	return backlog{slots: slots, part: float64(looked) / float64(len(members))}
 }
 
-// remaining predicts how many seconds a running attempt holds its slot still:
-// what is left before its first token, and what answers that are as long already
-// had still to come, at so many seconds a token. Where lengths or speeds are
-// unknown, one that has outlived its estimate is expected to need a part of its
-// age again.
-func (r *run) remaining(at time.Duration, pace float64) float64 {
+// remaining predicts how long a running attempt holds its slot still: what is
+// left before its first token, and what answers that are as long already had
+// still to come, at so many seconds a token. Where lengths or speeds are unknown,
+// one that has outlived its estimate is expected to need a part of its age again.
+func (r *run) remaining(at time.Duration, pace float64) slotTime {
 	if r.lengths == nil || pace <= 0 || r.first == 0 {
-		return max(r.until-at, (at-r.begun)/8).Seconds()
+		left := max(r.until-at, (at-r.begun)/8).Seconds()
+		return slotTime{left, left}
 	}
 	before := max(0, r.first-at)
 	had := max(0, (at-r.first).Seconds()/pace)
-	return before.Seconds() + r.lengths.rest(had, r.most)*pace
+	more, spread := r.lengths.rest(had, r.most)
+	return slotTime{before.Seconds() + more*pace, spread * pace}
 }
 
 // urgentLoad is the number of slots that the work of more urgent classes, as
@@ -242,10 +248,47 @@ func (c *core) urgentLoad(now time.Time, t *Ticket) (n float64) {
 // it has had less, it never has to wait longer (R3).
 func (b *backlog) waitAtShare(share float64) time.Duration {
 	level := 0.0
-	if len(b.slots) > 0 {
-		level = slices.Min(b.slots)
+	for i, s := range b.slots {
+		if i == 0 || s.free < level {
+			level = s.free
+		}
 	}
 	return seconds(level + max(0, b.own)*b.part/(share*float64(max(1, len(b.slots)))))
+}
+
+// soon is the wait of one who has but few before it: until as many slots are
+// free. That is sooner than any of them is on average, since of many slots the
+// first to be free is one that was expected later. Each is taken to become free
+// evenly over what its expected time is uncertain by. With more before it than
+// half of the slots, work is what matters, and soon is endless.
+func (b *backlog) soon() time.Duration {
+	n := float64(len(b.slots))
+	want := b.part * (b.ahead + 1) / max(1-b.taken/max(n, 1), 0.05)
+	if want > max(n/2, 1) {
+		return math.MaxInt64
+	}
+	last := 0.0
+	for _, s := range b.slots {
+		last = max(last, s.free)
+	}
+	low, high := 0.0, last
+	for range 24 {
+		mid, sum := (low+high)/2, 0.0
+		for _, s := range b.slots {
+			switch {
+			case mid >= s.free:
+				sum++
+			case mid > s.free-s.spread:
+				sum += (mid - s.free + s.spread) / s.spread
+			}
+		}
+		if sum < want {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return seconds(high)
 }
 
 // fill finds when work slot-seconds have been started on slots that are free
@@ -256,11 +299,14 @@ func (b *backlog) waitAtShare(share float64) time.Duration {
 //
 // The sum is convex in T, so Newton's method settles in a handful of passes
 // over the slots, where sorting them would take longer.
-func fill(slots []float64, work, taken float64) time.Duration {
+func fill(slots []slotTime, work, taken float64) time.Duration {
 	if len(slots) == 0 {
 		return seconds(work)
 	}
-	first, last := slices.Min(slots), slices.Max(slots)
+	first, last := slots[0].free, slots[0].free
+	for _, s := range slots {
+		first, last = min(first, s.free), max(last, s.free)
+	}
 	if work <= 0 {
 		return seconds(first)
 	}
@@ -268,9 +314,9 @@ func fill(slots []float64, work, taken float64) time.Duration {
 	for range 64 {
 		n, sum := 0, 0.0
 		for _, s := range slots {
-			if s < level {
+			if s.free < level {
 				n++
-				sum += level - s
+				sum += level - s.free
 			}
 		}
 		width := max(float64(n)-taken, 0.05*float64(n))

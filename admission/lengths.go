@@ -8,11 +8,11 @@ import "math"
 // of its samples, so means are exact whatever the buckets' width.
 type lengths struct {
 	weight, sum [lengthBuckets]float64
-	// above[i] are the weight and sum of the buckets from i on.
-	aboveWeight, aboveSum [lengthBuckets + 1]float64
-	unit                  float64 // weight of the next sample
-	n                     int
-	stale                 bool // above is out of date
+	// above[i] are the weight, sum and squares of the buckets from i on.
+	aboveWeight, aboveSum, aboveSquare [lengthBuckets + 1]float64
+	unit                               float64 // weight of the next sample
+	n                                  int
+	stale                              bool // above is out of date
 }
 
 const (
@@ -65,6 +65,10 @@ func (l *lengths) tails() {
 	for i := lengthBuckets - 1; i >= 0; i-- {
 		l.aboveWeight[i] = l.aboveWeight[i+1] + l.weight[i]
 		l.aboveSum[i] = l.aboveSum[i+1] + l.sum[i]
+		l.aboveSquare[i] = l.aboveSquare[i+1]
+		if l.weight[i] > 0 {
+			l.aboveSquare[i] += l.sum[i] * l.sum[i] / l.weight[i]
+		}
 	}
 }
 
@@ -84,23 +88,25 @@ func (l *lengths) mean(limit int) float64 {
 }
 
 // rest is how many more tokens an answer is expected to have that has had so
-// many already, at most limit in all (0: no limit). Of one that is longer than
-// all that were seen, it is a quarter of what it has had.
-func (l *lengths) rest(had float64, limit int) float64 {
+// many already, at most limit in all (0: no limit), and how far off that may be:
+// one standard deviation. Of one that is longer than all that were seen, both
+// are a quarter of what it has had.
+func (l *lengths) rest(had float64, limit int) (more, spread float64) {
 	l.tails()
 	i := lengthBucket(had)
-	w, s := l.aboveWeight[i+1], l.aboveSum[i+1]
+	w, s, q := l.aboveWeight[i+1], l.aboveSum[i+1], l.aboveSquare[i+1]
 	if l.weight[i] > 0 && l.sum[i] > l.weight[i]*had {
-		w, s = w+l.weight[i], s+l.sum[i]
+		w, s, q = w+l.weight[i], s+l.sum[i], q+l.sum[i]*l.sum[i]/l.weight[i]
 	}
-	more := had / 4
+	more, spread = had/4, had/4
 	if w > 1e-9*l.aboveWeight[0] && w > 0 {
 		more = s/w - had
+		spread = math.Sqrt(max(0, q/w-s/w*(s/w)))
 	}
 	if limit > 0 {
 		more = min(more, max(0, float64(limit)-had))
 	}
-	return more
+	return more, min(spread, more)
 }
 
 // quantile is the length, at most limit (0: no limit), that a share q of the
