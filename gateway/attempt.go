@@ -79,7 +79,7 @@ func (at *attempt) conclude(next admission.Next) {
 		j.end(admission.Completed, "")
 	case result.Kind == admission.ResultSlowClient:
 		j.cancelled()
-	case result.Kind == admission.ResultClientGone && (j.left() || !j.wasCut()):
+	case result.Kind == admission.ResultClientGone && (at.undelivered || j.left() || !j.wasCut()):
 		j.cancelled()
 	case at.committed:
 		at.breakOff()

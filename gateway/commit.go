@@ -123,7 +123,7 @@ func (j *job) refuse(ref *admission.Refusal) {
 func (j *job) fail(code, message string) {
 	j.severed = true
 	if j.write(time.Now(), dialect.ErrorEvent(j.ep.Format, code, message)) == nil {
-		j.rc.Flush() // the connection is cut in any case
+		j.flush() // the connection is cut in any case
 	}
 }
 
@@ -145,6 +145,29 @@ func (j *job) write(now time.Time, p []byte) error {
 		}
 	}
 	return nil
+}
+
+// cork lets what is written from now on leave in one piece: with flush, or else
+// with the end of the answer, which the server writes.
+func (j *job) cork() {
+	if j.conn != nil {
+		j.conn.corked = true
+	}
+}
+
+// flush lets what has been written leave.
+func (j *job) flush() error {
+	if err := j.rc.Flush(); err != nil {
+		return err
+	}
+	return j.uncork()
+}
+
+func (j *job) uncork() error {
+	if j.conn == nil {
+		return nil
+	}
+	return j.conn.uncork()
 }
 
 // arm sees to it that a write may take write_timeout from now, and a quarter

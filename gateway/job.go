@@ -37,6 +37,7 @@ type job struct {
 	reason  admission.Reason
 
 	rc       http.ResponseController
+	conn     *clientConn // nil: its writes cannot be held together
 	settings *Settings
 	writeBy  time.Time // write deadline now set on the client's connection
 	headSent bool      // a status has been sent: an error can only be an event
@@ -70,6 +71,7 @@ type travel struct {
 // the books itself.
 func (j *job) run() (admission.Outcome, admission.Reason) {
 	j.rc = *http.NewResponseController(j.w)
+	j.conn = connOf(j.r)
 	j.settings = j.gw.settings()
 	forwardable(j.r.Header)
 	// All of the body has been read. Unless it is closed the server looks for

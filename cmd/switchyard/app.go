@@ -118,7 +118,7 @@ func (a *app) start() error {
 	ctx, end := context.WithCancel(context.Background())
 	a.end = end
 	a.background.Go(func() { a.gateway.Run(ctx) })
-	a.background.Go(func() { a.serve(a.data, data) })
+	a.background.Go(func() { a.serve(a.data, gateway.Listener(data)) })
 	a.background.Go(func() { a.serve(a.ops, ops) })
 	for _, t := range a.site.targets() {
 		a.prober.Add(t)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"syscall"
+
+	"switchyard/gateway/socket"
 	"time"
 )
 
@@ -69,7 +71,7 @@ func newConn(nc net.Conn) *conn {
 	case *tls.Conn:
 		c.tcp, _ = t.NetConn().(*net.TCPConn)
 	}
-	if c.tcp == nil || !rawIO {
+	if c.tcp == nil || !socket.Direct {
 		return c
 	}
 	c.ctl, _ = c.tcp.SyscallConn()
@@ -123,7 +125,7 @@ func (c *conn) readReady(fd uintptr) bool {
 	if c.b == nil {
 		c.borrow()
 	}
-	c.got.n, c.got.again, c.got.err = readNow(fd, c.b[c.w:])
+	c.got.n, c.got.again, c.got.err = socket.Read(fd, c.b[c.w:])
 	if c.got.again && c.w == 0 {
 		c.release()
 	}
@@ -148,7 +150,7 @@ var (
 // called (it forgets what came before), the look comes after that, and it saw
 // nothing.
 func (c *conn) ask(fd uintptr) (wait, done bool) {
-	said, quiet, _ := peekNow(fd)
+	said, quiet, _ := socket.Peek(fd)
 	if c.used && !c.begun {
 		if !quiet {
 			c.got.err = errStale
@@ -156,7 +158,7 @@ func (c *conn) ask(fd uintptr) (wait, done bool) {
 		}
 		c.sentAt = time.Now()
 	}
-	n, again, err := writeNow(fd, c.out)
+	n, again, err := socket.Write(fd, c.out)
 	switch {
 	case n == len(c.out):
 		c.written()
@@ -248,7 +250,7 @@ func (c *conn) answering() bool {
 	return c.raw != nil && c.raw.Control(c.onPeek) == nil && c.got.n > 0
 }
 
-func (c *conn) peek(fd uintptr) { c.got.n, c.got.again, c.got.err = peekNow(fd) }
+func (c *conn) peek(fd uintptr) { c.got.n, c.got.again, c.got.err = socket.Peek(fd) }
 
 // pace bounds a write: all of it by deadline, or, if stall is set, each wait for
 // the server to accept a byte.
