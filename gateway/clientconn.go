@@ -152,7 +152,7 @@ func (c *clientConn) because(op string, err error) error {
 }
 
 // corkSize has room for what one read from a replica gives, framed again.
-const corkSize = 20 << 10
+const corkSize = 68 << 10
 
 var corkBuffers = sync.Pool{New: func() any { return new([corkSize]byte) }}
 

@@ -115,7 +115,7 @@ func (r *rig) start(o rigging) {
 	require.NoError(r.t, err)
 	r.addr = l.Addr().String()
 	server := NewServer(o.settings, r.gw)
-	wg.Go(func() { server.Serve(l) })
+	wg.Go(func() { server.Serve(Listener(l)) })
 	r.t.Cleanup(func() {
 		server.Close()
 		r.troupe.close()

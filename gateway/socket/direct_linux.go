@@ -1,4 +1,4 @@
-//go:build linux && (amd64 || arm64)
+//go:build linux && (amd64 || arm64) && !race
 
 package socket
 
@@ -32,7 +32,7 @@ func Peek(fd uintptr) (n int, again bool, err error) {
 // waits, and what syscall.Read and the like do around the call, for the case
 // that it does, costs as much as the call's own entry. Worse, each first one
 // after a moment of rest wakes the runtime's monitor, which then looks around
-// every 20 µs for a while.
+// every 20 µs for a while. The race detector needs theirs.
 func call(trap, fd uintptr, p []byte, flags uintptr) (n int, again bool, err error) {
 	for {
 		r, _, e := syscall.RawSyscall6(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)

@@ -9,21 +9,27 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"switchyard/gateway/socket"
-	"time"
 )
 
 const (
 	// bufSize holds the head and body of most requests, and what a replica
 	// usually sends at once. More is read in pieces and written beside the head.
 	bufSize = 16 << 10
+	// largeSize is for a replica that sends faster than it is read, since each
+	// read costs a write to the client besides. A whole head fits, too.
+	largeSize = maxHead
 	// smallSize is what a TLS connection waits with: crypto/tls cannot say
 	// "something is there" without a place to put it.
 	smallSize = 2 << 10
 )
 
-var buffers = sync.Pool{New: func() any { return new([bufSize]byte) }}
+var (
+	buffers      = sync.Pool{New: func() any { return new([bufSize]byte) }}
+	largeBuffers = sync.Pool{New: func() any { return new([largeSize]byte) }}
+)
 
 // conn is a connection and the bytes read from it that nobody has taken yet.
 // One exchange at a time uses it.
@@ -33,11 +39,12 @@ type conn struct {
 	ctl syscall.RawConn // of tcp: for looking without reading
 	raw syscall.RawConn // of tcp where it can be read and written directly: not under TLS
 
-	// b[r:w] has been read and not taken. b is nil, or the pooled buffer, or
-	// small (TLS), or a larger one for a long head.
+	// b[r:w] has been read and not taken. b is nil, or one of the pooled buffers,
+	// or small (TLS), or a larger one for a long head.
 	b      []byte
 	r, w   int
 	pooled *[bufSize]byte
+	large  *[largeSize]byte
 	small  []byte
 	filled bool // the last read left no room: more is likely there
 
@@ -89,9 +96,14 @@ func newConn(nc net.Conn) *conn {
 func (c *conn) fill() error {
 	if c.r == c.w {
 		c.r, c.w = 0, 0
-		if c.raw == nil {
+		switch {
+		case c.raw == nil:
 			c.release()
 			c.b = c.waitingBuffer()
+		case c.filled && c.large == nil:
+			c.release()
+			c.large = largeBuffers.Get().(*[largeSize]byte)
+			c.b = c.large[:]
 		}
 	}
 	if c.raw == nil {
@@ -113,6 +125,7 @@ func (c *conn) fill() error {
 		return io.EOF
 	}
 	c.w += c.got.n
+	c.filled = c.w == len(c.b)
 	return nil
 }
 
@@ -128,6 +141,7 @@ func (c *conn) readReady(fd uintptr) bool {
 	c.got.n, c.got.again, c.got.err = socket.Read(fd, c.b[c.w:])
 	if c.got.again && c.w == 0 {
 		c.release()
+		c.filled = false
 	}
 	return !c.got.again
 }
@@ -205,6 +219,10 @@ func (c *conn) release() {
 	if c.pooled != nil {
 		buffers.Put(c.pooled)
 		c.pooled = nil
+	}
+	if c.large != nil {
+		largeBuffers.Put(c.large)
+		c.large = nil
 	}
 	c.b, c.r, c.w = nil, 0, 0
 }
