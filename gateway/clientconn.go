@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -45,6 +46,9 @@ type clientConn struct {
 	held   *[corkSize]byte // nil: nothing
 	n      int             // bytes in held
 	err    error           // why what was held could not be written
+
+	ahead  []byte                // what is read before the socket; see park
+	parked atomic.Pointer[visit] // what the request that leads there is for
 }
 
 // transfer is a read or a write under way: the callbacks given to raw are made
@@ -65,6 +69,13 @@ func newClientConn(nc net.Conn) *clientConn {
 }
 
 func (c *clientConn) Read(p []byte) (int, error) {
+	if len(c.ahead) > 0 {
+		n := copy(p, c.ahead)
+		if c.ahead = c.ahead[n:]; len(c.ahead) == 0 {
+			c.ahead = nil
+		}
+		return n, nil
+	}
 	if c.raw == nil || len(p) == 0 {
 		return c.Conn.Read(p)
 	}
@@ -179,6 +190,15 @@ func (c *clientConn) SetWriteDeadline(t time.Time) error {
 		c.Conn.Close() // an answer without its end must not pass for a whole one
 	}
 	return c.Conn.SetWriteDeadline(t)
+}
+
+// Close ends the connection, and the request parked on it if the server closes
+// it before it has come to that.
+func (c *clientConn) Close() error {
+	if q := c.parked.Swap(nil); q != nil {
+		go q.abandon()
+	}
+	return c.Conn.Close()
 }
 
 // CloseWrite is for the server, which closes gently where it can.

@@ -39,11 +39,13 @@ type job struct {
 	rc       http.ResponseController
 	conn     *clientConn // nil: its writes cannot be held together
 	settings *Settings
-	writeBy  time.Time // write deadline now set on the client's connection
-	headSent bool      // a status has been sent: an error can only be an event
-	severed  bool      // the connection must be cut, not ended
-	kept     *answer   // the last answer of a replica that may have to be passed on
-	renamed  []byte    // body with the model's name that the replica knows
+	writeBy  time.Time       // write deadline now set on the client's connection
+	headSent bool            // a status has been sent: an error can only be an event
+	parked   bool            // it waits without the server: see park
+	grant    admission.Grant // what came while it was; zero: nothing
+	severed  bool            // the connection must be cut, not ended
+	kept     *answer         // the last answer of a replica that may have to be passed on
+	renamed  []byte          // body with the model's name that the replica knows
 	renameTo string
 	values   [4]string // backing of the header values we set
 
@@ -79,13 +81,20 @@ func (j *job) run() (admission.Outcome, admission.Reason) {
 	j.r.Body.Close()
 	unwatch := context.AfterFunc(j.r.Context(), j.cutShort)
 	defer unwatch()
-	defer j.release()
-	for j.outcome == admission.OutcomeNone {
+	defer j.rest()
+	for j.outcome == admission.OutcomeNone && !j.parked {
 		if a := j.wait(); a != nil {
 			j.try(a)
 		}
 	}
 	return j.outcome, j.reason
+}
+
+// rest gives up what the job needs no more when it has ended.
+func (j *job) rest() {
+	if !j.parked {
+		j.release()
+	}
 }
 
 // end notes how the request ended.
@@ -94,6 +103,10 @@ func (j *job) end(o admission.Outcome, r admission.Reason) { j.outcome, j.reason
 // wait waits for a grant; without one, the job has ended. A grant that comes in
 // the moment in which the client leaves is taken back by Controller.Leave.
 func (j *job) wait() *admission.Assignment {
+	if g := j.grant; g != (admission.Grant{}) {
+		j.grant = admission.Grant{}
+		return j.granted(g)
+	}
 	select {
 	case g := <-j.ticket.C():
 		return j.granted(g)
@@ -101,6 +114,12 @@ func (j *job) wait() *admission.Assignment {
 	}
 	if j.settings.Heartbeat > 0 && j.hearsBeats() {
 		return j.waitBeating()
+	}
+	n := j.gw.waiting.Add(1)
+	defer j.gw.waiting.Add(-1)
+	if j.parks(n) {
+		j.park()
+		return nil
 	}
 	select {
 	case g := <-j.ticket.C():
