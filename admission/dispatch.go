@@ -336,6 +336,10 @@ func (c *core) grantRefusal(t *Ticket, ref *Refusal) {
 // grant hands a waiting ticket what it waits for; its channel has room.
 func (c *core) grant(t *Ticket, g Grant) {
 	t.c <- g
+	if wake := t.wake; wake != nil {
+		t.wake = nil
+		wake()
+	}
 	if c.noteGrants {
 		c.granted = append(c.granted, t)
 	}

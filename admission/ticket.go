@@ -46,6 +46,7 @@ type Ticket struct {
 	class   *classBook
 	at      time.Time
 	c       chan Grant
+	wake    func() // called once C has something; nil: nobody asked
 	phase   phase
 	ask     Ask
 	lane    lane

@@ -47,6 +47,7 @@ type clientConn struct {
 	n      int             // bytes in held
 	err    error           // why what was held could not be written
 
+	one    [1]byte
 	ahead  []byte                // what is read before the socket; see park
 	parked atomic.Pointer[visit] // what the request that leads there is for
 }

@@ -99,7 +99,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // touches it here afterwards.
 func (q *visit) leave() {
 	if q.job != nil && q.job.parked {
-		go q.wait()
+		q.setAside()
 		return
 	}
 	defer q.flight.end()
@@ -170,7 +170,7 @@ func (q *visit) infer(d *denial) {
 // was possible the connection is cut. What was parked has not ended.
 func (q *visit) settle() {
 	if q.job != nil && q.job.parked {
-		q.header, q.w, q.r, q.conn = q.w.Header(), nil, q.job.r, http.ResponseController{}
+		q.strip()
 		return
 	}
 	q.close()

@@ -39,13 +39,13 @@ type job struct {
 	rc       http.ResponseController
 	conn     *clientConn // nil: its writes cannot be held together
 	settings *Settings
-	writeBy  time.Time       // write deadline now set on the client's connection
-	headSent bool            // a status has been sent: an error can only be an event
-	parked   bool            // it waits without the server: see park
-	grant    admission.Grant // what came while it was; zero: nothing
-	severed  bool            // the connection must be cut, not ended
-	kept     *answer         // the last answer of a replica that may have to be passed on
-	renamed  []byte          // body with the model's name that the replica knows
+	writeBy  time.Time // write deadline now set on the client's connection
+	headSent bool      // a status has been sent: an error can only be an event
+	parked   bool      // it waits without the server: see park
+	restless bool      // its client does not wait for the answer with its next request: it is not parked
+	severed  bool      // the connection must be cut, not ended
+	kept     *answer   // the last answer of a replica that may have to be passed on
+	renamed  []byte    // body with the model's name that the replica knows
 	renameTo string
 	values   [4]string // backing of the header values we set
 
@@ -103,10 +103,6 @@ func (j *job) end(o admission.Outcome, r admission.Reason) { j.outcome, j.reason
 // wait waits for a grant; without one, the job has ended. A grant that comes in
 // the moment in which the client leaves is taken back by Controller.Leave.
 func (j *job) wait() *admission.Assignment {
-	if g := j.grant; g != (admission.Grant{}) {
-		j.grant = admission.Grant{}
-		return j.granted(g)
-	}
 	select {
 	case g := <-j.ticket.C():
 		return j.granted(g)

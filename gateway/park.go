@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 )
@@ -73,72 +74,88 @@ func (l *returns) give(c net.Conn) bool {
 // parks reports whether the request should rather wait parked, n being how many
 // wait with it that are not.
 func (j *job) parks(n int64) bool {
-	return n > j.gw.parkBehind && !j.headSent && j.conn != nil && j.r.TLS == nil && j.gw.back.Load() != nil
+	return n > j.gw.parkBehind && !j.headSent && !j.restless && j.conn != nil && j.r.TLS == nil && j.gw.back.Load() != nil
 }
 
-// park takes the request's connection from the server and lets go of all that
-// is the server's. The goroutine has to return to the server after it.
+// park takes the request's connection from the server. The goroutine has to
+// return to the server after it.
 func (j *job) park() {
 	_, rw, err := j.rc.Hijack()
 	if err != nil { // it is the connection that has failed
 		j.cancelled()
 		return
 	}
-	next, _ := rw.Reader.Peek(rw.Reader.Buffered()) // of the client's next request, should it not wait for an answer
+	next, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	j.conn.ahead = append([]byte(nil), next...)
-	slim := j.r.WithContext(context.Background())
-	slim.Body = http.NoBody
-	j.r, j.w, j.rc, j.writeBy = slim, nil, http.ResponseController{}, time.Time{}
 	j.parked = true
 }
 
-// wait waits on for a request that was parked, and brings it back.
-func (q *visit) wait() {
+// strip lets go of what is the server's.
+func (q *visit) strip() {
+	j := q.job
+	slim := j.r.WithContext(context.Background())
+	slim.Body = http.NoBody
+	j.r, j.w, j.rc, j.writeBy = slim, nil, http.ResponseController{}, time.Time{}
+	q.header, q.w, q.r, q.conn = q.w.Header(), nil, slim, http.ResponseController{}
+}
+
+// setAside leaves the request to a goroutine that has hardly a stack: nothing
+// but the wait may be called there before it.
+func (q *visit) setAside() {
 	c := q.job.conn
-	if !q.job.waitParked() && q.g.back.Load().give(c.leadingTo(q)) {
-		return
+	q.g.controller.Notify(q.ticket, c.cutShort)
+	q.flight.onCut(c)
+	go q.wait()
+}
+
+func (q *visit) wait() {
+	if q.job.conn.watch() {
+		q.back()
+	} else {
+		q.drop()
 	}
-	c.parked.Store(nil)
-	c.Conn.Close() // its failure changes nothing
+}
+
+// back gives the connection back to the server, to be answered on.
+func (q *visit) back() {
+	c := q.job.conn
+	q.unwatched()
+	c.Conn.SetReadDeadline(time.Time{})
+	q.job.restless = len(c.ahead) > 0
+	if !q.g.back.Load().give(c.leadingTo(q)) {
+		c.parked.Store(nil)
+		q.drop()
+	}
+}
+
+func (q *visit) unwatched() {
+	q.g.controller.Notify(q.ticket, nil)
+	q.flight.onCut(nil)
+}
+
+// drop ends a request whose client has left, or can no longer be answered.
+func (q *visit) drop() {
+	q.unwatched()
+	q.job.conn.Conn.Close() // its failure changes nothing
 	q.abandon()
 }
 
-// waitParked waits for a decision, which goes to granted, or the time to drain
-// to be over; or, which it reports, for the client to leave.
-func (j *job) waitParked() (gone bool) {
-	left := make(chan bool, 1)
-	go j.conn.watch(left)
-	for waits := true; waits; {
-		select {
-		case j.grant = <-j.ticket.C():
-			waits = false
-		case <-j.gw.cutting():
-			waits = false
-		case gone = <-left:
-			left, waits = nil, !gone
-		}
+// watch waits until the read deadline passes, or for the client to leave: it is
+// false then. A client that sends its next request meanwhile cannot be watched.
+func (c *clientConn) watch() (stays bool) {
+	if len(c.ahead) > 0 {
+		return true
 	}
-	if left != nil {
-		j.conn.Conn.SetReadDeadline(time.Unix(1, 0))
-		gone = <-left
+	n, err := c.Conn.Read(c.one[:])
+	if n > 0 {
+		c.ahead = append(c.ahead, c.one[0])
+		return true
 	}
-	j.conn.Conn.SetReadDeadline(time.Time{})
-	return gone
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// watch listens for the client's departure, as the server does: a byte that
-// comes instead is of the next request, and ends it.
-func (c *clientConn) watch(left chan<- bool) {
-	var one [1]byte
-	if len(c.ahead) > 0 {
-		left <- false
-		return
-	}
-	n, err := c.Read(one[:])
-	c.ahead = append(c.ahead, one[:n]...)
-	e, ok := errors.AsType[net.Error](err)
-	left <- err != nil && !(ok && e.Timeout())
-}
+// cutShort ends the watch.
+func (c *clientConn) cutShort() { c.Conn.SetReadDeadline(longAgo) } // fails only on a closed connection
 
 // leadingTo makes c begin with a request that leads to q and asks for an answer
 // in q's manner.
@@ -177,7 +194,7 @@ func (q *visit) onward() {
 	q.ride()
 }
 
-// abandon ends a parked request whose client has left, or cannot be answered.
+// abandon takes a parked request to its end with nobody there to answer.
 func (q *visit) abandon() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
