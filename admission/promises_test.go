@@ -91,7 +91,7 @@ func (m market) run(t *testing.T) (out tally) {
 	pace := 5 * time.Millisecond // a token
 	capacity := float64(m.slots) / (marketPrompt + marketTokens*pace).Seconds()
 	start, at := w.now, w.now
-	todo := &agenda{}
+	coming := &agenda{}
 	ideal := make([]time.Time, m.slots) // when each slot of the one who knows is free
 	var waiting []*shopper
 	held := 0.0
@@ -100,14 +100,14 @@ func (m market) run(t *testing.T) (out tally) {
 		first := w.now.Add(marketPrompt)
 		end := first.Add(time.Duration(s.length) * pace)
 		held += end.Sub(w.now).Seconds()
-		todo.plan(first, func() {
+		coming.plan(first, func() {
 			w.c.FirstToken(w.now, a)
 			inTime := !w.now.After(s.deadline)
 			out.verdicts = append(out.verdicts, inTime)
 			out.kept += int(count(inTime))
 			out.late += int(count(!inTime))
 		})
-		todo.plan(end, func() {
+		coming.plan(end, func() {
 			w.c.Finish(w.now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: first, Usage: Usage{PromptTokens: 100, OutputTokens: s.length}})
 			w.c.End(w.now, s.ticket, Completed, "")
 		})
@@ -129,7 +129,7 @@ func (m market) run(t *testing.T) (out tally) {
 	for i := range m.n {
 		at = at.Add(time.Duration(r.ExpFloat64() / (capacity * m.load) * float64(time.Second)))
 		length := m.length(r)
-		todo.plan(at, func() {
+		coming.plan(at, func() {
 			if m.shift > 0 && i == m.n/2 {
 				pace = time.Duration(float64(pace) * m.shift)
 				out.shifted = len(out.verdicts)
@@ -151,8 +151,8 @@ func (m market) run(t *testing.T) (out tally) {
 		})
 	}
 	next := time.Time{}
-	for todo.Len() > 0 {
-		a := heap.Pop(todo).(appointment)
+	for coming.Len() > 0 {
+		a := heap.Pop(coming).(appointment)
 		for !next.IsZero() && next.Before(a.at) {
 			w.now = next
 			next = w.c.Tick(w.now)

@@ -30,6 +30,7 @@ func TestE2ER16AModelFallsToTheCPU(t *testing.T) {
 	slow := r.replica(name)
 	require.Contains(t, slow.Slow, "fell off the GPU: 0% of it is there now")
 	require.InEpsilon(t, fast.DecodeTokensPerS/10, slow.DecodeTokensPerS, 1e-6, "assumed: nothing was asked since")
+	eventually(t, "the fall to be told", func() bool { return len(r.notes.changed(admission.EventSlow)) > 0 })
 	require.Len(t, r.notes.changed(admission.EventSlow), 1)
 	require.NoError(t, r.fleet[0].SetFault(simserver.Fault{Kind: "none"}))
 	eventually(t, "the return to be seen", func() bool { return r.replica(name).Slow == "" })
