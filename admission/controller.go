@@ -41,7 +41,7 @@ func (c *Controller) Admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	defer c.unlock()
 	ref := c.mu.admit(now, t, ask)
 	if ref != nil {
-		t.decision.RetryAfterS = ref.RetryAfter.Seconds()
+		t.record.retryAfterS = ref.RetryAfter.Seconds()
 	}
 	return ref
 }

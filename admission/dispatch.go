@@ -329,7 +329,7 @@ func (c *core) turnAway(now time.Time, t *Ticket, ref *Refusal) {
 
 func (c *core) grantRefusal(t *Ticket, ref *Refusal) {
 	c.setPhase(t, between)
-	t.decision.RetryAfterS = ref.RetryAfter.Seconds()
+	t.record.retryAfterS = ref.RetryAfter.Seconds()
 	c.grant(t, Grant{Refusal: ref})
 }
 
