@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -199,4 +200,51 @@ func TestParkedClientsLeaveAsTheyAreServedR10(t *testing.T) {
 	l.rig.settle()
 	n := l.totals()
 	require.EqualValues(t, 61, n.Completed+n.Cancelled, "%+v", n)
+}
+
+// What a request of 1 KiB takes while it waits, in bytes of Go's heap and
+// stacks, without the client's side: where it is parked and where it is not.
+func BenchmarkQueuedRequest(b *testing.B) {
+	for name, behind := range map[string]int64{"parked": 0, "not": 1 << 30} {
+		b.Run(name, func(b *testing.B) {
+			silent, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(b, err)
+			defer silent.Close()
+			g := gatewayOf(b, "http://"+silent.Addr().String(), 1)
+			g.parkBehind = behind
+			first := serve(b, g)
+			_, err = io.WriteString(first, chatOf(1<<10, false))
+			require.NoError(b, err)
+			require.True(b, soon(func() bool { return g.controller.Snapshot(time.Now()).Totals.Running == 1 }))
+			for b.Loop() {
+				const n = 400
+				addr := first.RemoteAddr().String()
+				before := inUse()
+				var all [n]net.Conn
+				for i := range all {
+					c, err := net.Dial("tcp", addr)
+					require.NoError(b, err)
+					_, err = io.WriteString(c, chatOf(1<<10, false))
+					require.NoError(b, err)
+					all[i] = c
+				}
+				waiting := func() bool { return g.controller.Snapshot(time.Now()).Totals.Queued == n }
+				require.True(b, soon(func() bool { return waiting() && (behind > 0 || g.waiting.Load() == 0) }))
+				b.ReportMetric(float64(inUse()-before)/n, "B/request")
+				for _, c := range all {
+					c.Close()
+				}
+				require.True(b, soon(func() bool { return g.controller.Snapshot(time.Now()).Totals.Queued == 0 }))
+			}
+		})
+	}
+}
+
+// inUse is what Go's heap and stacks hold.
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC() // what the first made ready to be freed, and pools' contents
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
 }
