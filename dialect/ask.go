@@ -24,6 +24,10 @@ type Ask struct {
 	PromptBytes  int // bytes of text in everything the model will read
 	PromptTokens int // estimate: a token per 4 bytes, MediaTokens per image, token ids as given
 
+	// Chain is the prompt's prefix chain, for what engines keep in prompt
+	// caches: chats and completions. See Part.
+	Chain []Part
+
 	ServiceTier string
 
 	// Store is true only where the body says so. The API's own default is to
@@ -83,6 +87,12 @@ func Parse(ep *Endpoint, body []byte) (Ask, error) {
 		return p.ask, nil
 	}
 	p.b = body
+	if ep.Inference() {
+		p.chained = ep.Kind == KindChat || ep.Kind == KindGenerate
+		p.scratch = scratches.Get().(*scratch)
+		defer scratches.Put(p.scratch)
+		p.parts = p.parts[:0]
+	}
 	if err := p.run(); err != nil {
 		return Ask{ModelStart: -1, ModelEnd: -1}, p.explain(err)
 	}
@@ -105,6 +115,7 @@ func (e *Endpoint) readsJSON() bool {
 // parser is the state of one Parse.
 type parser struct {
 	walker
+	chain
 	ep   *Endpoint
 	ask  Ask
 	seen seen
@@ -236,6 +247,7 @@ func (p *parser) conclude() {
 	t.add(p.query, max(p.documents, 1))
 	a.PromptBytes = t.bytes
 	a.PromptTokens = (t.bytes+3)/4 + t.ids + t.media*MediaTokens
+	p.link()
 
 	if p.ep.Format == Ollama {
 		idle := p.ep.Kind == KindGenerate && !p.hasPrompt && t.media == 0 || p.ep.Kind == KindChat && p.messages == 0

@@ -111,9 +111,9 @@ func TestParsePromptSize(t *testing.T) {
 }
 
 func textLen(t require.TestingT, quoted string) int {
-	w, n := walker{b: []byte(quoted)}, tally{}
-	require.NoError(t, w.countText(&n))
-	return n.bytes
+	p := parser{walker: walker{b: []byte(quoted)}, chain: chain{scratch: new(scratch)}}
+	require.NoError(t, p.say())
+	return p.prompt.bytes
 }
 
 // The length of an escaped text is that of the text, whatever the escapes.
