@@ -20,18 +20,16 @@ import (
 // be an alias, or be ignored, so whoever keeps chains keeps them by model.
 //
 // Chains do not depend on the spacing of the JSON, the order of names, escapes,
-// parameters (sampling, limits, stream, tool_choice, …), ids of calls and items,
-// "type", "detail" and "index" of messages and parts, marks for caching,
-// signatures, members that are null or empty, nor on whether a message's text is
-// a string or a list of one text, or a picture a data URL or bare base64. They do
-// depend on the order of what is in lists, on how a number is written, on which
-// texts of one message are one, and on tool arguments being a text or an object.
-// OpenAI and Ollama chats of the same messages have equal chains; other formats
-// have chains of their own.
+// parameters (sampling, limits, stream, tool_choice, …), the id, "type", "detail"
+// and "index" of a message or content part, marks for caching, signatures, members
+// that are null or empty, nor on whether a message's text is a string or a list of
+// one text, or a picture a data URL or bare base64. They do depend on the order of
+// what is in lists, on how a number is written, on which texts of one message are
+// one, and on tool arguments being a text or an object. OpenAI and Ollama chats of
+// the same messages have equal chains; other formats have chains of their own.
 //
 // The hashes are quick ones of 64 bits, no defence against somebody who makes two
-// prompts collide.
-// All that comes of that is a wrong guess about a cache.
+// prompts collide: all that comes of that is a wrong guess about a cache.
 type Part struct {
 	Hash  uint64
 	Bytes int

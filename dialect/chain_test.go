@@ -130,9 +130,11 @@ func TestR6ChainsOfDifferentPrompts(t *testing.T) {
 		{"a flag in a tool", chatPath, `{"messages":[],"tools":[{"strict":true}]}`, chatPath, `{"messages":[],"tools":[{"strict":false}]}`, 0},
 		{"the picture", chatPath, `{"messages":[{"content":[{"image_url":{"url":"http://a"}},{"text":"?"}]}]}`, chatPath, `{"messages":[{"content":[{"image_url":{"url":"http://b"}},{"text":"?"}]}]}`, 0},
 		{"order of pictures", "/api/chat", `{"messages":[{"content":"?","images":["a","b"]}]}`, "/api/chat", `{"messages":[{"content":"?","images":["b","a"]}]}`, 0},
-		{"which call has which arguments", messagesPath,
+		{
+			"which call has which arguments", messagesPath,
 			`{"messages":[{"content":[{"type":"tool_use","name":"a","input":{"x":1}},{"type":"tool_use","name":"b","input":{"x":2}}]}]}`, messagesPath,
-			`{"messages":[{"content":[{"type":"tool_use","name":"a","input":{"x":2}},{"type":"tool_use","name":"b","input":{"x":1}}]}]}`, 0},
+			`{"messages":[{"content":[{"type":"tool_use","name":"a","input":{"x":2}},{"type":"tool_use","name":"b","input":{"x":1}}]}]}`, 0,
+		},
 		{"arguments", chatPath, `{"messages":[{"tool_calls":[{"function":{"arguments":"{\"a\":1}"}}]}]}`, chatPath, `{"messages":[{"tool_calls":[{"function":{"arguments":"{\"a\":2}"}}]}]}`, 0},
 		{"system", messagesPath, `{"system":"a","messages":[{"content":"x"}]}`, messagesPath, `{"system":"b","messages":[{"content":"x"}]}`, 0},
 		{"system, then the messages", messagesPath, `{"messages":[{"content":"x"}],"system":"a"}`, messagesPath, `{"system":"a","messages":[{"content":"y"}]}`, 1},
