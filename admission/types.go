@@ -159,6 +159,7 @@ type Usage struct {
 	Load         time.Duration
 	Prompt       time.Duration // prompt processing
 	Decode       time.Duration
+	CacheSaid    bool // CachedTokens was said, if only to be 0
 }
 
 // Action is what the data plane does after Finish.
