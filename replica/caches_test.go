@@ -1,0 +1,148 @@
+package replica
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"switchyard/affinity"
+	"switchyard/breaker"
+)
+
+var prompt = []affinity.Part{{Hash: 1, Tokens: 100}, {Hash: 2, Tokens: 200}}
+
+// remembering is a replica with its prompt caches in an index.
+func remembering(cfg Config) (*Replica, *affinity.Index) {
+	x := affinity.New()
+	r := New(cfg, breaker.New(breaker.Config{ConsecutiveFailures: 3, FailureShare: 0.5, Window: 20, Cooldown: time.Second, MaxCooldown: time.Minute, TrialStart: 0.05, TrialFactor: 1.6}))
+	r.Remember(x)
+	return r, x
+}
+
+// held is how much of the prompt the replica is believed to hold for model.
+func held(x *affinity.Index, r *Replica, model string) int {
+	id, ok := r.Cache(model)
+	if !ok {
+		return -1
+	}
+	out := make([]int, x.Len())
+	x.Lookup(prompt, out)
+	return out[id]
+}
+
+// R6: a cache per model where the engine has one per model, else one.
+func TestR6WhichCache(t *testing.T) {
+	facts := Facts{Up: true, ModelsRead: true, Models: []Model{{Name: "a", Resident: true}, {Name: "b", Resident: true}}}
+	for _, tt := range []struct {
+		engine Engine
+		any    bool
+		digest string
+		shared bool
+	}{
+		{EngineLlamaCpp, true, "", true}, {EngineLlamaCpp, false, "", false}, {EngineVLLM, false, "", false},
+		{EngineOllama, false, "", false}, {EngineOllama, false, "sha", true},
+	} {
+		r, x := remembering(Config{Name: "r", Engine: tt.engine})
+		f := facts
+		f.AnyModel = tt.any
+		f.Models = []Model{{Name: "a", Resident: true, Digest: tt.digest}, {Name: "b", Resident: true, Digest: tt.digest}}
+		r.Observe(t0, f)
+		r.Filled(t0, "a", prompt)
+		require.Equal(t, 300, held(x, r, "a"))
+		require.Equal(t, tt.shared, held(x, r, "b") == 300, "%+v", tt)
+	}
+	r, x := remembering(Config{Name: "r", Engine: EngineOllama})
+	r.Filled(t0, "a", prompt)
+	require.Equal(t, 300, held(x, r, "a:latest"))
+
+	for i := range 1000 { // a client that names models at will
+		r.Cache(string(rune('a' + i)))
+	}
+	require.LessOrEqual(t, x.Len(), maxCaches+1)
+	r.Remember(nil)
+	require.Equal(t, -1, held(x, r, "a"))
+	require.Zero(t, x.Parts())
+	r.Filled(t0, "a", prompt)
+}
+
+// R6, R11: how much a cache holds, as configured, reported or likely.
+func TestR6CacheTokens(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		config Config
+		facts  Facts
+		want   int
+	}{
+		{"configured", Config{Engine: EngineLlamaCpp, CacheTokens: 77}, Facts{Slots: 4, Context: 1000, AnyModel: true}, 77},
+		{"llama.cpp", Config{Engine: EngineLlamaCpp}, Facts{Slots: 4, Context: 1000, AnyModel: true}, 4000},
+		{"Ollama", Config{Engine: EngineOllama, Slots: map[string]int{"m": 3, "*": 2}}, Facts{Models: []Model{{Name: "m:latest", Context: 500, Resident: true}}, ModelsRead: true}, 1500},
+		{"Ollama that does not say", Config{Engine: EngineOllama}, Facts{}, unknownContext},
+		{"vLLM", Config{Engine: EngineVLLM}, Facts{CacheTokens: 9168, Context: 32768}, 9168},
+		{"vLLM without prefix caching", Config{Engine: EngineVLLM}, Facts{CacheTokens: -1, Context: 32768}, 0},
+		{"vLLM that does not say", Config{Engine: EngineVLLM}, Facts{Context: 32768}, unknownCache},
+		{"vLLM with a larger context", Config{Engine: EngineVLLM}, Facts{Context: 131072}, 131072},
+		{"others", Config{Engine: EngineOpenAI, Slots: map[string]int{"*": 8}}, Facts{}, unknownCache},
+	} {
+		tt.config.Name = "r"
+		r, x := remembering(tt.config)
+		id, _ := r.Cache("m") // opened before anything is known
+		tt.facts.Up = true
+		r.Observe(t0, tt.facts)
+		if tt.facts.AnyModel {
+			id, _ = r.Cache("m")
+		}
+		require.Equal(t, tt.want, x.Limit(id), tt.name)
+	}
+	r, x := remembering(Config{Name: "r", Engine: EngineLlamaCpp})
+	r.Observe(t0, Facts{Up: true, Slots: 2, Context: 100, AnyModel: true})
+	r.Filled(t0, "m", prompt[:1])
+	r.Reconfigure(Config{Name: "r", Engine: EngineLlamaCpp, CacheTokens: 50})
+	require.Zero(t, held(x, r, "m"), "a reload that makes it smaller counts at once")
+}
+
+// R6: what a restart, an unload or a sleep has emptied is forgotten, and a
+// prompt that came after the probe began is not.
+func TestR6WhatEmptiesACache(t *testing.T) {
+	up := Facts{At: t0, Up: true, Version: "1", ModelsRead: true, Models: []Model{{Name: "m", Resident: true}}}
+	for _, tt := range []struct {
+		name   string
+		engine Engine
+		then   func(f Facts) Facts
+		want   int
+	}{
+		{"a good round", EngineOpenAI, func(f Facts) Facts { return f }, 300},
+		{"a round without an answer", EngineOpenAI, func(f Facts) Facts { return Facts{At: f.At, Err: "timeout"} }, 300},
+		{"nothing listens there", EngineOpenAI, func(f Facts) Facts { return Facts{At: f.At, Gone: true} }, 0},
+		{"another version", EngineVLLM, func(f Facts) Facts { f.Version = "2"; return f }, 0},
+		{"llama.cpp loads", EngineLlamaCpp, func(f Facts) Facts { f.Loading = true; return f }, 0},
+		{"Ollama has unloaded it", EngineOllama, func(f Facts) Facts { f.Models = []Model{{Name: "m"}}; return f }, 0},
+		{"the list could not be read", EngineOllama, func(f Facts) Facts { f.Models, f.ModelsRead = nil, false; return f }, 300},
+	} {
+		for _, late := range []bool{false, true} {
+			r, x := remembering(Config{Name: "r", Engine: tt.engine})
+			r.Observe(t0, up)
+			r.Filled(t0.Add(time.Second), "m", prompt)
+			f := up
+			f.At = t0.Add(2 * time.Second)
+			if late {
+				r.Filled(t0.Add(3*time.Second), "m", prompt)
+			}
+			r.Observe(t0.Add(4*time.Second), tt.then(f))
+			want := tt.want
+			if late {
+				want = 300
+			}
+			require.Equal(t, want, held(x, r, "m"), "%s, late: %v", tt.name, late)
+		}
+	}
+	r, x := remembering(Config{Name: "r", Engine: EngineLlamaCpp})
+	awake := Facts{At: t0, Up: true, AnyModel: true, ModelsRead: true, Slots: 2, Context: 1000, Models: []Model{{Name: "x", Resident: true}}}
+	r.Observe(t0, awake)
+	r.Filled(t0, "whatever it is called", prompt)
+	asleep := awake
+	asleep.At, asleep.Sleeping, asleep.Models = t0.Add(time.Second), true, []Model{{Name: "x"}}
+	require.Equal(t, 300, held(x, r, "m"))
+	r.Observe(asleep.At, asleep)
+	require.Zero(t, held(x, r, "m"))
+}
