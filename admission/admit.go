@@ -244,7 +244,7 @@ func (c *core) retier() {
 // queueFull refuses what the queue has no room for.
 func (c *core) queueFull(now time.Time, ask Ask, f forecast) *Refusal {
 	q := c.cfg.Queue
-	waiting := c.q.Len() + len(c.bound)
+	waiting := c.q.Len() + len(c.bound) + len(c.waitlist)
 	switch {
 	case q.MaxRequests > 0 && waiting >= q.MaxRequests:
 		return &Refusal{

@@ -24,6 +24,10 @@ type forecast struct {
 	whole bool // the deadline bounds the whole answer
 }
 
+func (f *forecast) take(e estimate) {
+	f.load, f.prompt, f.rest, f.slack, f.known = e.load, e.prompt, e.rest, e.slack, e.known
+}
+
 // own is what the request takes on an idle fleet.
 func (f *forecast) own() time.Duration {
 	if f.whole {
@@ -50,11 +54,16 @@ type estimate struct {
 
 func (e *estimate) own() time.Duration { return e.load + e.prompt + e.rest }
 
-// estimate predicts the cost of a request on a replica, without waiting.
-func (c *core) estimate(m *member, t *Ticket) estimate {
+// estimate predicts the cost of a request on a replica that has so many tokens
+// of its prompt in its cache, without waiting.
+func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
 	var e estimate
-	p, knowP := m.speed.FirstToken(t.ask.PromptTokens)
-	s, knowS := m.speed.Service(t.ask.PromptTokens, t.expect)
+	tokens := t.ask.PromptTokens
+	if cached > 0 {
+		tokens = max(tokens-cached, 1)
+	}
+	p, knowP := m.speed.FirstToken(tokens)
+	s, knowS := m.speed.Service(tokens, t.expect)
 	e.known = knowP || knowS
 	switch {
 	case knowP && knowS:
@@ -94,14 +103,19 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 	whole := t.ask.ClientDeadline && !t.ask.Stream
 	members = c.usable(now, t.lane)
 	t.own, t.work = 0, 0
+	likely := c.likely(c.look(t))
 	for i, m := range members {
-		e := c.estimate(m, t)
+		cached := c.cachedOn(m)
+		e := c.estimate(m, t, cached)
 		if i == 0 || e.own() < best.own() {
 			best = e
 		}
 		f := forecast{load: e.load, prompt: e.prompt, rest: e.rest, slack: e.slack, whole: whole}
 		if own := f.own(); i == 0 || own < t.own {
 			t.own = own
+		}
+		if cached != likely {
+			e = c.estimate(m, t, likely)
 		}
 		t.work += float64(e.prompt+e.rest) * float64(need(m.pool, t))
 	}
@@ -116,16 +130,22 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 // slots that it can use.
 func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	best, members := c.weigh(now, t)
-	f := forecast{
-		load: best.load, prompt: best.prompt, rest: best.rest, slack: best.slack, known: best.known,
-		whole: t.ask.ClientDeadline && !t.ask.Stream, none: len(members) == 0,
-	}
+	f := forecast{whole: t.ask.ClientDeadline && !t.ask.Stream, none: len(members) == 0}
+	f.take(best)
 	if f.none {
 		return f
 	}
 	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, t.lane) })
 	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
+		if c.found > 0 {
+			e, wait := c.atOnce(now, t, members)
+			f.take(e)
+			f.wait = wait
+		}
 		return f
+	}
+	if c.found > 0 {
+		f.take(c.sure(t, members))
 	}
 	slots, part := c.slotTimes(now, members, t.item.Seq)
 	f.wait = fill(slots, part*work, part*c.urgentLoad(now, t))
@@ -141,8 +161,9 @@ func (c *core) notes(now time.Time, t *Ticket, wait time.Duration) []CandidateNo
 	members := c.usable(now, t.lane)
 	out := make([]CandidateNote, 0, min(len(members), maxCandidates))
 	for _, m := range members[:cap(out)] {
-		e := c.estimate(m, t)
-		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds()})
+		cached := c.cachedOn(m)
+		e := c.estimate(m, t, cached)
+		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds(), CachedTokens: cached})
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package admission
 import (
 	"time"
 
+	"switchyard/affinity"
 	"switchyard/replica"
 )
 
@@ -12,12 +13,15 @@ type member struct {
 	pool  *replica.Slots
 	speed *replica.Speed
 	runs  *runs
+	cache affinity.Cache // prompts of the lane's model, if keeps
+	keeps bool
 	meant bool // not tried yet, and of a tier that the lane needs
 }
 
 // runs is what runs on one pool of slots.
 type runs struct {
-	list []run
+	list   []run
+	parked int // requests that wait for one of them to end
 }
 
 // run is an attempt with what forecasts need of it, side by side, since they
@@ -77,6 +81,7 @@ func (c *core) findRoute(l lane) *route {
 		}
 		m := member{rep: r, pool: r.Pool(l.model), speed: r.Speed(l.model)}
 		m.runs = c.runsOn(m.pool)
+		m.cache, m.keeps = r.Cache(l.model)
 		m.meant = r.Config.Tier <= l.tier && (l.avoid == "" || !containsName(l.avoid, r.Config.Name))
 		rt.picky = rt.picky || !m.meant
 		rt.members = append(rt.members, m)

@@ -142,6 +142,22 @@ func (x *Index) Lookup(chain []Part, tokens []int) (most int) {
 	return most
 }
 
+// Held is how many tokens of the chain's beginning one cache is believed to hold.
+func (x *Index) Held(id Cache, chain []Part) (tokens int) {
+	for i := range chain {
+		at, ok := x.table[chain[i].Hash]
+		if !ok {
+			break
+		}
+		n := x.nodes.at(at)
+		if _, ok := x.find(n, id); !ok {
+			break
+		}
+		tokens += int(n.tokens)
+	}
+	return tokens
+}
+
 // mark writes a sum for each cache that holds a part.
 func (x *Index) mark(n *node, tokens []int, sum int) {
 	if n.count == 1 {

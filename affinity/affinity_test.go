@@ -140,6 +140,7 @@ func TestR6TheIndexIsItsNaiveModel(t *testing.T) {
 					}
 					want[i] = n.lookup(c)
 					most = max(most, want[i])
+					require.Equal(rt, want[i], x.Held(Cache(i), c))
 					tokens, parts := x.Size(Cache(i))
 					require.Equal(rt, tokensOf(n.parts), tokens)
 					require.Equal(rt, len(n.parts), parts)
