@@ -52,12 +52,20 @@ func (c *core) look(t *Ticket) int {
 	return c.found
 }
 
-// cachedOn is how much of the prompt looked up last a member holds.
+// cachedOn is how much of the prompt looked up last a member holds, in any slot;
+// usable is how much of it in slots that are idle.
 func (c *core) cachedOn(m *member) int {
-	if c.found == 0 || !m.keeps {
+	if c.found == 0 || m.caches == nil {
 		return 0
 	}
-	return c.cached[m.cache]
+	return m.caches.Held(c.cached, true)
+}
+
+func (c *core) usableOn(m *member) int {
+	if c.found == 0 || m.caches == nil {
+		return 0
+	}
+	return m.caches.Held(c.cached, false)
 }
 
 // likely is how much of a prompt a request is to find in the end, where some
@@ -89,7 +97,7 @@ const unknownPromptPerToken = 500 * time.Microsecond
 // reach is a request's own time to its first token on a replica, to compare
 // replicas by.
 func (c *core) reach(m *member, t *Ticket) time.Duration {
-	cached := c.cachedOn(m)
+	cached := c.usableOn(m)
 	e := c.estimate(m, t, cached)
 	if e.prompt == 0 {
 		return e.load + unknownPromptPerToken*time.Duration(max(t.ask.PromptTokens-cached, 0))
@@ -113,7 +121,7 @@ func (c *core) atOnce(now time.Time, t *Ticket, members []*member) (e estimate, 
 		e = c.estimate(b.m, t, c.cachedOn(b.m))
 		return e, b.first - e.load - e.prompt
 	}
-	return c.estimate(best.m, t, c.cachedOn(best.m)), 0
+	return c.estimate(best.m, t, c.usableOn(best.m)), 0
 }
 
 // sure is the best estimate with no more of the prompt cached than every
@@ -143,7 +151,7 @@ type berth struct {
 // included (R2's exception, R6). The wait is bounded by what it is to save, and
 // by the deadline that the free replica would still meet after it.
 func (c *core) better(now time.Time, t *Ticket, members []*member, free candidate) (best berth) {
-	if c.found == 0 || t.ask.Width > 1 || c.cachedOn(free.m) >= c.found {
+	if c.found == 0 || t.ask.Width > 1 || c.usableOn(free.m) >= c.found {
 		return best
 	}
 	for _, m := range members {
@@ -161,7 +169,7 @@ func (c *core) better(now time.Time, t *Ticket, members []*member, free candidat
 			continue
 		}
 		until := c.patience(now, t, free, own)
-		if now.Add(wait).After(until) {
+		if !now.Add(wait).Before(until) {
 			continue
 		}
 		best = berth{m, first, until}
@@ -185,7 +193,7 @@ func (c *core) patience(now time.Time, t *Ticket, free candidate, own time.Durat
 		until = t.parked.first // it has waited before, and for no longer than was said then
 	}
 	if !t.ask.Deadline.IsZero() && !t.judged {
-		e := c.estimate(free.m, t, c.cachedOn(free.m))
+		e := c.estimate(free.m, t, c.usableOn(free.m))
 		if last := t.ask.Deadline.Add(-free.own - e.slack); last.Before(until) {
 			until = last
 		}
@@ -267,16 +275,34 @@ func (c *core) recallFor(now time.Time, r *replica.Replica) {
 }
 
 func (c *core) soonerOn(now time.Time, t *Ticket, r *replica.Replica) bool {
-	m := member{rep: r, pool: r.Pool(t.lane.model), speed: r.Speed(t.lane.model)}
+	m := member{rep: r, pool: r.Pool(t.lane.model), speed: r.Speed(t.lane.model), caches: r.Caches(t.lane.model)}
 	if r.FreeIn(now, m.pool) == 0 || !c.serves(r, t.lane) {
 		return false
 	}
 	cached := 0
-	if id, ok := r.Cache(t.lane.model); ok {
-		cached = c.prompts.Held(id, t.ask.Chain)
+	if m.caches != nil {
+		cached = m.caches.HeldNow(t.ask.Chain)
 	}
 	e := c.estimate(&m, t, cached)
 	return now.Add(e.load + e.prompt).Before(t.parked.expect)
+}
+
+// occupy notes that a request goes to a replica whose slot it has.
+func (c *core) occupy(a *Assignment, m *member) {
+	if m.caches == nil || len(a.ticket.ask.Chain) == 0 {
+		return
+	}
+	if a.lease.cold {
+		m.caches.Forget()
+	}
+	a.lease.caches, a.lease.slot = m.caches, m.caches.Take(a.ticket.ask.Chain)
+}
+
+// vacate notes that the replica has done with it.
+func (l *lease) vacate() {
+	if l.caches != nil {
+		l.caches.Give(l.slot)
+	}
 }
 
 // filled notes that a replica has processed a request's prompt: it is in its
@@ -285,32 +311,32 @@ func (c *core) soonerOn(now time.Time, t *Ticket, r *replica.Replica) bool {
 // that fails would have to be taken back. Of many that come at once with the same
 // beginning, the first few so spread by themselves.
 func (c *core) filled(now time.Time, a *Assignment) {
-	if chain := a.ticket.ask.Chain; !a.lease.filled && len(chain) > 0 && c.prompts != nil {
-		a.lease.filled = true
-		a.lease.rep.Filled(now, a.Model, chain)
+	if l := &a.lease; !l.filled && l.caches != nil {
+		l.filled = true
+		l.caches.Fill(now, l.slot, a.ticket.ask.Chain)
 	}
 }
 
 // processed follows up on an attempt's end: what it says of the cache corrects
 // the index.
 func (c *core) processed(now time.Time, a *Assignment, r AttemptResult) {
-	if c.prompts == nil || r.Kind != ResultOK && r.FirstTokenAt.IsZero() {
+	l := &a.lease
+	if l.caches == nil || r.Kind != ResultOK && r.FirstTokenAt.IsZero() {
 		return
 	}
-	if r.Usage.Load > loadNoise && !a.lease.cold {
-		a.lease.rep.Unloaded(a.Model) // and nobody had told us
-		a.lease.filled = false
+	if r.Usage.Load > loadNoise && !l.cold {
+		l.caches.Forget() // it was loaded anew, and nobody had told us
+		l.filled = false
 	}
 	c.filled(now, a)
 	cached, sure := c.cachedTokens(a, r.Usage)
-	id, ok := a.lease.rep.Cache(a.Model)
-	if !ok || !sure || r.Kind != ResultOK || len(a.ticket.ask.Chain) == 0 || a.ticket.ask.Width > 1 {
+	if !sure || r.Kind != ResultOK || a.ticket.ask.Width > 1 {
 		return
 	}
 	if all := r.Usage.PromptTokens; all > 0 { // in the index's tokens, which are estimates
 		cached = int(float64(cached) * float64(a.ticket.ask.PromptTokens) / float64(all))
 	}
-	c.prompts.Correct(id, a.lease.cached, cached)
+	l.caches.Correct(l.cached, cached)
 }
 
 // loadNoise is below what a real load takes.

@@ -210,7 +210,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	t.queued += now.Sub(t.since)
 	t.tries++
 	most := c.look(t)
-	cached := c.cachedOn(m)
+	cached := c.usableOn(m)
 	e := c.estimate(m, t, cached)
 	a := &Assignment{
 		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
@@ -231,9 +231,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	}
 	a.FirstTokenTimeout = c.firstTokenTimeout(t, e, a.lease.cold)
 	a.MoveAfter = c.moveAfter(now, t, e)
-	if a.lease.cold {
-		r.Unloaded(a.Model)
-	}
+	c.occupy(a, m)
 	c.learnReuse(cached, most)
 	t.current = a
 	m.runs.add(held)

@@ -105,6 +105,7 @@ func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 		return
 	}
 	l.pool.Give(now, l.width)
+	l.vacate()
 	l.state = leaseGone
 }
 
@@ -115,6 +116,7 @@ func (c *core) released(now time.Time, a *Assignment, responsive bool) {
 		panic("admission: slot of " + a.ticket.id + " on " + a.Replica + " released twice")
 	}
 	l.pool.Exhume(now, l.width)
+	l.vacate()
 	l.state = leaseGone
 	if l.blame {
 		res := breaker.Neutral

@@ -98,9 +98,11 @@ type lease struct {
 	begun  time.Time
 	first  time.Time // estimated first token; zero: nothing is known
 	cold   bool
-	cached int  // tokens of the prompt believed to be in the replica's cache when it was sent
-	filled bool // the replica is known to have processed the prompt
-	p      int  // progress mark of the engine when last asked
+	cached int             // tokens of the prompt believed to be in the replica's cache when it was sent
+	caches *replica.Caches // of the prompt; nil: no account is kept
+	slot   int             // as caches gave it
+	filled bool            // the replica is known to have processed the prompt
+	p      int             // progress mark of the engine when last asked
 	more   time.Duration
 	state  leaseState
 	blame  bool // moved away from: Released decides whether it hung

@@ -6,11 +6,118 @@ import (
 	"switchyard/affinity"
 )
 
-// promptCache is one prompt cache of the replica in the index.
-type promptCache struct {
-	id     affinity.Cache
+// Caches is what is believed of the prompt caches of one model on a replica: one
+// for all its slots, or, where prompts never leave the slot that processed them
+// (Ollama), one for each slot.
+type Caches struct {
+	index  *affinity.Index
+	slots  []slotCache
+	own    bool      // each slot has its own
 	model  string    // the model it was opened for
-	filled time.Time // last prompt taken in
+	filled time.Time // when a prompt was last taken in
+}
+
+type slotCache struct {
+	id   affinity.Cache
+	busy bool // something of ours is in this slot; only where slots have their own
+}
+
+// Held is how many tokens of a prompt it holds by what Index.Lookup said; all of
+// it, or only what slots hold that are idle: another request cannot use a prompt
+// in a slot that is at work.
+func (c *Caches) Held(looked []int, all bool) (most int) {
+	for _, s := range c.slots {
+		if !s.busy || all {
+			most = max(most, looked[s.id])
+		}
+	}
+	return most
+}
+
+// HeldNow is Held for a single replica, of idle slots.
+func (c *Caches) HeldNow(chain []affinity.Part) (most int) {
+	for _, s := range c.slots {
+		if !s.busy {
+			most = max(most, c.index.Held(s.id, chain))
+		}
+	}
+	return most
+}
+
+// Take notes that a prompt goes there, and gives the number of the slot that the
+// engine will choose, for Fill and Give; -1 where slots share a cache. Ollama
+// takes the idle slot that has most of the prompt, the first of equals, and what
+// else was in it is gone.
+func (c *Caches) Take(chain []affinity.Part) (slot int) {
+	slot = -1
+	if !c.own {
+		return slot
+	}
+	best := -1
+	for i, s := range c.slots {
+		if s.busy {
+			continue
+		}
+		if n := c.index.Held(s.id, chain); n > best {
+			slot, best = i, n
+		}
+	}
+	if slot >= 0 {
+		c.slots[slot].busy = true
+		c.index.Forget(c.slots[slot].id)
+	}
+	return slot
+}
+
+// Give notes that what Take announced has ended there.
+func (c *Caches) Give(slot int) {
+	if slot >= 0 && slot < len(c.slots) {
+		c.slots[slot].busy = false
+	}
+}
+
+// Fill notes that a prompt has been processed, in the slot that Take gave.
+func (c *Caches) Fill(now time.Time, slot int, chain []affinity.Part) {
+	c.filled = now
+	if !c.own {
+		slot = 0
+	}
+	if slot >= 0 && slot < len(c.slots) {
+		c.index.Insert(c.slots[slot].id, chain)
+	}
+}
+
+// Correct takes in how much of a prompt was there, beside how much was expected.
+// Slots with a cache of their own need none: what is in them is replaced anyway.
+func (c *Caches) Correct(expected, reported int) {
+	if !c.own && len(c.slots) > 0 {
+		c.index.Correct(c.slots[0].id, expected, reported)
+	}
+}
+
+// Forget notes that all is gone.
+func (c *Caches) Forget() {
+	for _, s := range c.slots {
+		c.index.Forget(s.id)
+	}
+}
+
+// resize brings it in line with what is said of slots and sizes.
+func (c *Caches) resize(slots, tokens int) {
+	if !c.own {
+		slots = 1
+	}
+	for len(c.slots) > slots {
+		last := len(c.slots) - 1
+		c.index.Close(c.slots[last].id)
+		c.slots = c.slots[:last]
+	}
+	for _, s := range c.slots {
+		c.index.Resize(s.id, tokens)
+	}
+	for len(c.slots) < slots {
+		c.slots = append(c.slots, slotCache{id: c.index.Open(tokens)})
+	}
 }
 
 // Tokens assumed where an engine does not say how much its cache holds.
@@ -30,15 +137,18 @@ func (r *Replica) Remember(x *affinity.Index) {
 		return
 	}
 	for _, c := range r.caches {
-		r.prompts.Close(c.id)
+		for _, s := range c.slots {
+			r.prompts.Close(s.id)
+		}
+		c.slots = nil // whoever still holds it finds nothing there
 	}
-	r.prompts, r.caches = x, map[string]*promptCache{}
+	r.prompts, r.caches = x, map[string]*Caches{}
 }
 
-// cache is the prompt cache that requests for model find their prompts in; nil
-// where none are kept. Engines have one per model; names that share a runner
-// share it.
-func (r *Replica) cache(model string) *promptCache {
+// Caches is where requests for model find their prompts; nil where no account is
+// kept of it. Models have caches of their own; names that share a runner share
+// them.
+func (r *Replica) Caches(model string) *Caches {
 	if r.prompts == nil {
 		return nil
 	}
@@ -54,59 +164,41 @@ func (r *Replica) cache(model string) *promptCache {
 	}
 	c := r.caches[key]
 	if c == nil {
-		c = &promptCache{id: r.prompts.Open(r.cacheTokens(model)), model: model}
+		c = &Caches{index: r.prompts, own: r.Engine() == EngineOllama, model: model}
+		c.resize(r.cacheSize(c))
 		r.caches[key] = c
 	}
 	return c
 }
 
-// Cache is the number of the prompt cache for model in the index; false where
-// none is kept.
-func (r *Replica) Cache(model string) (affinity.Cache, bool) {
-	c := r.cache(model)
-	if c == nil {
-		return 0, false
+// cacheSize is how many slots there are and how much each prompt cache holds: as
+// configured, as reported, or as the engine's kind makes likely.
+func (r *Replica) cacheSize(c *Caches) (slots, tokens int) {
+	slots = max(r.total(canonical(r.Engine(), c.model)), 1)
+	context := r.ContextOf(c.model)
+	if context == 0 {
+		context = unknownContext
 	}
-	return c.id, true
-}
-
-// Filled notes that the replica has processed a prompt for model.
-func (r *Replica) Filled(now time.Time, model string, chain []affinity.Part) {
-	if c := r.cache(model); c != nil {
-		c.filled = now
-		r.prompts.Insert(c.id, chain)
-	}
-}
-
-// Unloaded notes that the model was not in memory just before now.
-func (r *Replica) Unloaded(model string) {
-	if c := r.cache(model); c != nil {
-		r.prompts.Forget(c.id)
-	}
-}
-
-// cacheTokens is how much the prompt cache for model holds, as configured, as
-// reported, or as the engine's kind makes likely.
-func (r *Replica) cacheTokens(model string) int {
 	switch {
 	case r.Config.CacheTokens > 0:
-		return r.Config.CacheTokens
-	case r.Facts.CacheTokens != 0:
-		return max(r.Facts.CacheTokens, 0)
-	}
-	context := r.ContextOf(model)
-	switch r.Engine() {
-	case EngineLlamaCpp, EngineOllama:
-		if context == 0 {
-			context = unknownContext
+		tokens = r.Config.CacheTokens
+		if c.own {
+			tokens = (tokens + slots - 1) / slots
 		}
-		return context * r.total(canonical(r.Engine(), model))
+	case r.Facts.CacheTokens != 0:
+		tokens = max(r.Facts.CacheTokens, 0)
+	case c.own:
+		tokens = context
+	case r.Engine() == EngineLlamaCpp:
+		tokens = context * slots
+	default:
+		tokens = max(context, unknownCache)
 	}
-	return max(context, unknownCache)
+	return slots, tokens
 }
 
-// follow brings what is believed of the prompt caches in line with what a round
-// of probes found. A prompt taken in since it began is newer than its findings.
+// follow brings what is believed of prompt caches in line with what a round of
+// probes found. A prompt taken in since it began is newer than its findings.
 func (r *Replica) follow(f Facts, restarted bool) {
 	for _, c := range r.caches {
 		m := r.find(c.model)
@@ -114,8 +206,8 @@ func (r *Replica) follow(f Facts, restarted bool) {
 			m = &r.Facts.Models[0]
 		}
 		if (restarted || f.Loading || m != nil && !m.Resident) && c.filled.Before(f.At) {
-			r.prompts.Forget(c.id)
+			c.Forget()
 		}
-		r.prompts.Resize(c.id, r.cacheTokens(c.model))
+		c.resize(r.cacheSize(c))
 	}
 }

@@ -21,14 +21,23 @@ func remembering(cfg Config) (*Replica, *affinity.Index) {
 }
 
 // held is how much of the prompt the replica is believed to hold for model.
-func held(x *affinity.Index, r *Replica, model string) int {
-	id, ok := r.Cache(model)
-	if !ok {
+func held(t require.TestingT, x *affinity.Index, r *Replica, model string) int {
+	c := r.Caches(model)
+	if c == nil {
 		return -1
 	}
 	out := make([]int, x.Len())
 	x.Lookup(prompt, out)
-	return out[id]
+	require.Equal(t, c.Held(out, false), c.HeldNow(prompt))
+	return c.Held(out, true)
+}
+
+// fill takes the prompt in as a request of it would.
+func fill(now time.Time, r *Replica, model string) {
+	c := r.Caches(model)
+	slot := c.Take(prompt)
+	c.Fill(now, slot, prompt)
+	c.Give(slot)
 }
 
 // R6: a cache per model where the engine has one per model, else one.
@@ -48,22 +57,25 @@ func TestR6WhichCache(t *testing.T) {
 		f.AnyModel = tt.any
 		f.Models = []Model{{Name: "a", Resident: true, Digest: tt.digest}, {Name: "b", Resident: true, Digest: tt.digest}}
 		r.Observe(t0, f)
-		r.Filled(t0, "a", prompt)
-		require.Equal(t, 300, held(x, r, "a"))
-		require.Equal(t, tt.shared, held(x, r, "b") == 300, "%+v", tt)
+		fill(t0, r, "a")
+		require.Equal(t, 300, held(t, x, r, "a"))
+		require.Equal(t, tt.shared, held(t, x, r, "b") == 300, "%+v", tt)
 	}
 	r, x := remembering(Config{Name: "r", Engine: EngineOllama})
-	r.Filled(t0, "a", prompt)
-	require.Equal(t, 300, held(x, r, "a:latest"))
+	fill(t0, r, "a")
+	require.Equal(t, 300, held(t, x, r, "a:latest"))
 
 	for i := range 1000 { // a client that names models at will
-		r.Cache(string(rune('a' + i)))
+		r.Caches(string(rune('a' + i)))
 	}
 	require.LessOrEqual(t, x.Len(), maxCaches+1)
+	c := r.Caches("a")
 	r.Remember(nil)
-	require.Equal(t, -1, held(x, r, "a"))
+	require.Equal(t, -1, held(t, x, r, "a"))
 	require.Zero(t, x.Parts())
-	r.Filled(t0, "a", prompt)
+	c.Fill(t0, c.Take(prompt), prompt) // an attempt that is still under way
+	c.Correct(300, 0)
+	c.Give(0)
 }
 
 // R6, R11: how much a cache holds, as configured, reported or likely.
@@ -77,6 +89,7 @@ func TestR6CacheTokens(t *testing.T) {
 		{"configured", Config{Engine: EngineLlamaCpp, CacheTokens: 77}, Facts{Slots: 4, Context: 1000, AnyModel: true}, 77},
 		{"llama.cpp", Config{Engine: EngineLlamaCpp}, Facts{Slots: 4, Context: 1000, AnyModel: true}, 4000},
 		{"Ollama", Config{Engine: EngineOllama, Slots: map[string]int{"m": 3, "*": 2}}, Facts{Models: []Model{{Name: "m:latest", Context: 500, Resident: true}}, ModelsRead: true}, 1500},
+		{"Ollama, configured", Config{Engine: EngineOllama, Slots: map[string]int{"*": 2}, CacheTokens: 600}, Facts{}, 600},
 		{"Ollama that does not say", Config{Engine: EngineOllama}, Facts{}, unknownContext},
 		{"vLLM", Config{Engine: EngineVLLM}, Facts{CacheTokens: 9168, Context: 32768}, 9168},
 		{"vLLM without prefix caching", Config{Engine: EngineVLLM}, Facts{CacheTokens: -1, Context: 32768}, 0},
@@ -86,19 +99,23 @@ func TestR6CacheTokens(t *testing.T) {
 	} {
 		tt.config.Name = "r"
 		r, x := remembering(tt.config)
-		id, _ := r.Cache("m") // opened before anything is known
+		c := r.Caches("m") // opened before anything is known
 		tt.facts.Up = true
 		r.Observe(t0, tt.facts)
 		if tt.facts.AnyModel {
-			id, _ = r.Cache("m")
+			c = r.Caches("m")
 		}
-		require.Equal(t, tt.want, x.Limit(id), tt.name)
+		room := 0
+		for _, s := range c.slots {
+			room += x.Limit(s.id)
+		}
+		require.Equal(t, tt.want, room, tt.name)
 	}
 	r, x := remembering(Config{Name: "r", Engine: EngineLlamaCpp})
 	r.Observe(t0, Facts{Up: true, Slots: 2, Context: 100, AnyModel: true})
-	r.Filled(t0, "m", prompt[:1])
+	r.Caches("m").Fill(t0, -1, prompt[:1])
 	r.Reconfigure(Config{Name: "r", Engine: EngineLlamaCpp, CacheTokens: 50})
-	require.Zero(t, held(x, r, "m"), "a reload that makes it smaller counts at once")
+	require.Zero(t, held(t, x, r, "m"), "a reload that makes it smaller counts at once")
 }
 
 // R6: what a restart, an unload or a sleep has emptied is forgotten, and a
@@ -122,27 +139,70 @@ func TestR6WhatEmptiesACache(t *testing.T) {
 		for _, late := range []bool{false, true} {
 			r, x := remembering(Config{Name: "r", Engine: tt.engine})
 			r.Observe(t0, up)
-			r.Filled(t0.Add(time.Second), "m", prompt)
+			fill(t0.Add(time.Second), r, "m")
 			f := up
 			f.At = t0.Add(2 * time.Second)
 			if late {
-				r.Filled(t0.Add(3*time.Second), "m", prompt)
+				fill(t0.Add(3*time.Second), r, "m")
 			}
 			r.Observe(t0.Add(4*time.Second), tt.then(f))
 			want := tt.want
 			if late {
 				want = 300
 			}
-			require.Equal(t, want, held(x, r, "m"), "%s, late: %v", tt.name, late)
+			require.Equal(t, want, held(t, x, r, "m"), "%s, late: %v", tt.name, late)
 		}
 	}
 	r, x := remembering(Config{Name: "r", Engine: EngineLlamaCpp})
 	awake := Facts{At: t0, Up: true, AnyModel: true, ModelsRead: true, Slots: 2, Context: 1000, Models: []Model{{Name: "x", Resident: true}}}
 	r.Observe(t0, awake)
-	r.Filled(t0, "whatever it is called", prompt)
+	fill(t0, r, "whatever it is called")
 	asleep := awake
 	asleep.At, asleep.Sleeping, asleep.Models = t0.Add(time.Second), true, []Model{{Name: "x"}}
-	require.Equal(t, 300, held(x, r, "m"))
+	require.Equal(t, 300, held(t, x, r, "m"))
 	r.Observe(asleep.At, asleep)
-	require.Zero(t, held(x, r, "m"))
+	require.Zero(t, held(t, x, r, "m"))
+}
+
+// R6: in Ollama a prompt never leaves its slot. A new one takes the idle slot
+// that has most of it, and what else was in there is gone; what is in a slot at
+// work is of no use to anybody else.
+func TestR6OllamaKeepsPromptsBySlot(t *testing.T) {
+	r, x := remembering(Config{Name: "r", Engine: EngineOllama, Slots: map[string]int{"*": 2}})
+	r.Observe(t0, Facts{Up: true, ModelsRead: true, Models: []Model{{Name: "m", Resident: true, Context: 1000}}})
+	c := r.Caches("m")
+	part := func(h uint64) affinity.Part { return affinity.Part{Hash: h, Tokens: 100} }
+	shared, a, b := []affinity.Part{part(1)}, []affinity.Part{part(1), part(2)}, []affinity.Part{part(1), part(3)}
+	other := []affinity.Part{part(9)}
+	serve := func(chain []affinity.Part) (slot int) {
+		slot = c.Take(chain)
+		c.Fill(t0, slot, chain)
+		return slot
+	}
+	first := serve(a)
+	require.Zero(t, c.HeldNow(a), "its slot is at work")
+	second := serve(other)
+	require.NotEqual(t, first, second)
+	require.Equal(t, -1, c.Take(shared), "no slot is idle")
+	c.Give(-1)
+	c.Give(first)
+	c.Give(second)
+	require.Equal(t, 200, c.HeldNow(a))
+	require.Equal(t, 100, c.HeldNow(b))
+	require.Equal(t, 100, c.HeldNow(other))
+
+	slot := c.Take(b)
+	require.Equal(t, first, slot)
+	require.Zero(t, c.HeldNow(a), "it gives way when the new prompt is begun, not when it is done")
+	c.Give(slot) // failed before its first token: nobody knows what is there
+	require.Zero(t, c.HeldNow(a))
+	require.Equal(t, 100, c.HeldNow(other))
+	c.Correct(100, 0)
+	require.Equal(t, 100, c.HeldNow(other))
+
+	r.Reconfigure(Config{Name: "r", Engine: EngineOllama, Slots: map[string]int{"*": 1}})
+	c.Fill(t0, second, other) // in a slot that is not there any more
+	c.Give(second)
+	require.Zero(t, c.HeldNow(other))
+	require.LessOrEqual(t, x.Len(), 2)
 }

@@ -62,8 +62,8 @@ type Replica struct {
 	cleanPass bool // a success since the last poison request
 	poisoned  bool // a poison request was seen
 
-	prompts *affinity.Index         // nil: no account is kept of prompt caches
-	caches  map[string]*promptCache // in prompts
+	prompts *affinity.Index    // nil: no account is kept of prompt caches
+	caches  map[string]*Caches // in prompts
 }
 
 // New makes a replica that has not been probed.
