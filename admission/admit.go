@@ -32,7 +32,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	}
 	f := c.chooseModel(now, t, models)
 	t.decision.ForecastS = f.firstToken().Seconds()
-	t.decision.Candidates = c.notes(now, t, f.wait)
+	t.decision.Candidates = c.notes(now, t, f)
 	if f.wait > 0 {
 		if ref := c.queueFull(now, ask, f); ref != nil {
 			return ref

@@ -97,17 +97,25 @@ const unknownPromptPerToken = 500 * time.Microsecond
 // reach is a request's own time to its first token on a replica, to compare
 // replicas by.
 func (c *core) reach(m *member, t *Ticket) time.Duration {
-	cached := c.usableOn(m)
-	e := c.estimate(m, t, cached)
-	if e.prompt == 0 {
-		return e.load + unknownPromptPerToken*time.Duration(max(t.ask.PromptTokens-cached, 0))
+	tokens := uncached(t, c.usableOn(m))
+	d, known := m.speed.FirstToken(tokens)
+	if !known {
+		d = unknownPromptPerToken * time.Duration(tokens)
 	}
-	return e.load + e.prompt
+	return d + loading(m, t)
 }
 
-// atOnce is the estimate of a request that nothing stands ahead of while a slot
-// is free: on the best replica with one, or on a busy one after a wait.
-func (c *core) atOnce(now time.Time, t *Ticket, members []*member) (e estimate, wait time.Duration) {
+// uncached is how many prompt tokens are left to process where so many are cached.
+func uncached(t *Ticket, cached int) int {
+	if cached == 0 {
+		return t.ask.PromptTokens
+	}
+	return max(t.ask.PromptTokens-cached, 1)
+}
+
+// atOnce forecasts a request that nothing stands ahead of while a slot is free:
+// on the best replica with one, or on a busy one after a wait.
+func (c *core) atOnce(now time.Time, t *Ticket, members []*member, f *forecast) {
 	var best candidate
 	for _, m := range members {
 		if m.rep.FreeIn(now, m.pool) < need(m.pool, t) {
@@ -118,10 +126,12 @@ func (c *core) atOnce(now time.Time, t *Ticket, members []*member) (e estimate, 
 		}
 	}
 	if b := c.better(now, t, members, best); b.m != nil {
-		e = c.estimate(b.m, t, c.cachedOn(b.m))
-		return e, b.first - e.load - e.prompt
+		e := c.estimate(b.m, t, c.cachedOn(b.m))
+		f.take(e)
+		f.at, f.wait = b.m, b.first-e.load-e.prompt
+		return
 	}
-	return c.estimate(best.m, t, c.usableOn(best.m)), 0
+	f.take(c.estimate(best.m, t, c.usableOn(best.m)))
 }
 
 // sure is the best estimate with no more of the prompt cached than every
@@ -255,10 +265,11 @@ func (c *core) recallAll() {
 	}
 }
 
-// recallDue recalls those who have waited long enough.
+// recallDue recalls those who have waited long enough, or whose replica has come
+// to have room by the mere passing of time.
 func (c *core) recallDue(now time.Time) {
 	for t := range c.waitlist {
-		if !t.parked.until.After(now) {
+		if at := t.parked.at; !t.parked.until.After(now) || at.rep.FreeIn(now, at.pool) > 0 {
 			c.recall(t)
 		}
 	}

@@ -19,9 +19,10 @@ type forecast struct {
 	wait, load, prompt, rest time.Duration
 	slack                    time.Duration // what prompt and rest may take longer
 
-	known bool // something has been learned; a forecast that knows nothing accepts
-	none  bool // no available replica serves the lane
-	whole bool // the deadline bounds the whole answer
+	at    *member // the busy replica that is worth waiting for; nil: none is
+	known bool    // something has been learned; a forecast that knows nothing accepts
+	none  bool    // no available replica serves the lane
+	whole bool    // the deadline bounds the whole answer
 }
 
 func (f *forecast) take(e estimate) {
@@ -58,10 +59,7 @@ func (e *estimate) own() time.Duration { return e.load + e.prompt + e.rest }
 // of its prompt in its cache, without waiting.
 func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
 	var e estimate
-	tokens := t.ask.PromptTokens
-	if cached > 0 {
-		tokens = max(tokens-cached, 1)
-	}
+	tokens := uncached(t, cached)
 	p, knowP := m.speed.FirstToken(tokens)
 	s, knowS := m.speed.Service(tokens, t.expect)
 	e.known = knowP || knowS
@@ -73,18 +71,24 @@ func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
 	default:
 		e.rest = s // a whole answer's time says nothing of its first token
 	}
-	if m.rep.Cold(t.lane.model) {
-		d, known := m.speed.Load()
-		if !known {
-			d = defaultLoad
-		}
-		e.load = d
-	}
+	e.load = loading(m, t)
 	e.slack = m.speed.Late(e.prompt)
 	if t.ask.ClientDeadline && !t.ask.Stream {
 		e.slack += c.longer(t, m)
 	}
 	return e
+}
+
+// loading is what the model still takes to be in memory.
+func loading(m *member, t *Ticket) time.Duration {
+	if !m.rep.Cold(t.lane.model) {
+		return 0
+	}
+	d, known := m.speed.Load()
+	if !known {
+		d = defaultLoad
+	}
+	return d
 }
 
 // longer is how much longer than expected an answer may be, but for the
@@ -138,9 +142,7 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, t.lane) })
 	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
 		if c.found > 0 {
-			e, wait := c.atOnce(now, t, members)
-			f.take(e)
-			f.wait = wait
+			c.atOnce(now, t, members, &f)
 		}
 		return f
 	}
@@ -157,11 +159,14 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 }
 
 // notes lists the replicas that a forecast considered, for the record.
-func (c *core) notes(now time.Time, t *Ticket, wait time.Duration) []CandidateNote {
+func (c *core) notes(now time.Time, t *Ticket, f forecast) []CandidateNote {
 	members := c.usable(now, t.lane)
 	out := make([]CandidateNote, 0, min(len(members), maxCandidates))
 	for _, m := range members[:cap(out)] {
-		cached := c.cachedOn(m)
+		cached, wait := c.cachedOn(m), f.wait
+		if f.at != nil && m.rep.FreeIn(now, m.pool) > 0 {
+			cached, wait = c.usableOn(m), 0
+		}
 		e := c.estimate(m, t, cached)
 		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds(), CachedTokens: cached})
 	}

@@ -76,14 +76,17 @@ type Ask struct {
 	Bytes    int64  // size of the body, counted against queue.max_bytes
 	BodyHash uint64 // over key and body: recognises the same request again
 
-	PromptTokens int             // estimate
-	Chain        []affinity.Part // the prompt's prefix chain, in the same tokens; nil: unknown. It must not change
-	MaxTokens    int             // the request's own maximum; 0 unstated
-	Stream       bool            // the client wants a stream
+	PromptTokens int    // estimate
+	Chain        []Part // the prompt's prefix chain, in the same tokens; nil: unknown. It must not change
+	MaxTokens    int    // the request's own maximum; 0 unstated
+	Stream       bool   // the client wants a stream
 
 	Deadline       time.Time // first token due
 	ClientDeadline bool      // the client itself stated it: it bounds the whole answer when not streaming
 }
+
+// Part is one piece of a prompt's prefix chain, in estimated tokens.
+type Part = affinity.Part
 
 // Refusal says why a request is turned away and when it would be accepted.
 type Refusal struct {
