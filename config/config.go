@@ -67,7 +67,7 @@ type Replica struct {
 	Tier        int        `yaml:"tier" in:"[0,1000]"`
 	APIKeyEnv   string     `yaml:"api_key_env" form:"env"`
 	CAFile      string     `yaml:"ca_file"`
-	CacheTokens int        `yaml:"cache_tokens" zero:"auto" in:"[1,1000000000]" later:"affinity"` // 0: auto
+	CacheTokens int        `yaml:"cache_tokens" zero:"auto" in:"[1,1000000000]"` // 0: auto
 	GPU         GPU        `yaml:"gpu"`
 }
 
@@ -143,8 +143,8 @@ type Health struct {
 
 // Affinity is how conversations find their prompt cache.
 type Affinity struct {
-	Enabled       bool   `yaml:"enabled" later:"affinity"`
-	SessionHeader string `yaml:"session_header" form:"header" later:"affinity"`
+	Enabled       bool   `yaml:"enabled"`
+	SessionHeader string `yaml:"session_header" form:"header"`
 	PinSlots      bool   `yaml:"pin_slots" later:"affinity"`
 }
 

@@ -188,11 +188,22 @@ func (at *attempt) finish() admission.Next {
 		j.gw.bury(at.a, at.exchange, at.width())
 	}
 	j.record.Usage = result.Usage
+	j.record.Affinity, j.record.CachedTokens = at.a.Affinity, at.expected()
 	j.gw.observer.AttemptEnded(at.a.Replica, next.Result)
 	if next.Action == admission.ActWait {
 		j.gw.observer.Retried(next.Retry)
 	}
 	return next
+}
+
+// expected is how many of the prompt tokens that the answer reports were expected
+// from the replica's cache.
+func (at *attempt) expected() int {
+	n, said, estimated := at.a.CachedTokens, at.result.Usage.PromptTokens, at.j.ask.PromptTokens
+	if said > 0 && estimated > 0 {
+		n = int(float64(n) * float64(said) / float64(estimated))
+	}
+	return n
 }
 
 // width is how many slots the attempt fills there.
