@@ -134,19 +134,35 @@ func (c *core) atOnce(now time.Time, t *Ticket, members []*member, f *forecast) 
 	f.take(c.estimate(best.m, t, c.usableOn(best.m)))
 }
 
-// sure is the best estimate with no more of the prompt cached than every
-// replica has: what a request can count on that takes whatever slot is next.
-func (c *core) sure(t *Ticket, members []*member) (best estimate) {
+// inTurn forecasts a request whose turn comes after a wait: it then takes
+// whatever slot is free, with no more of its prompt cached than every replica
+// has, or waits on for a slot where it is.
+func (c *core) inTurn(t *Ticket, members []*member, f *forecast) {
 	least := c.found
 	for _, m := range members {
 		least = min(least, c.cachedOn(m))
 	}
+	var any estimate
 	for i, m := range members {
-		if e := c.estimate(m, t, least); i == 0 || e.own() < best.own() {
-			best = e
+		if e := c.estimate(m, t, least); i == 0 || e.own() < any.own() {
+			any = e
 		}
 	}
-	return best
+	f.take(any)
+	wait, first := f.wait, any.load+any.prompt
+	for _, m := range members {
+		if c.cachedOn(m) <= least {
+			continue
+		}
+		// One of n slots ends about every n-th of what a request holds one.
+		e := c.estimate(m, t, c.cachedOn(m))
+		gap := e.own() * time.Duration(1+m.runs.parked) / time.Duration(max(1, len(m.runs.list)))
+		if d := gap + e.load + e.prompt; d < first {
+			first = d
+			f.take(e)
+			f.wait = wait + gap
+		}
+	}
 }
 
 // berth is a busy replica that is worth waiting for.
@@ -160,31 +176,48 @@ type berth struct {
 // that its first token would come sooner there than on the best free one, wait
 // included (R2's exception, R6). The wait is bounded by what it is to save, and
 // by the deadline that the free replica would still meet after it.
+//
+// What it is to save is the processing of what is cached. While more than half
+// of the slots are busy, that would hold up others, too, for their prompts and
+// tokens go through the same batches: it then counts for more, up to twice where
+// all are. Without that a busy fleet computes ever more anew and is ever busier.
 func (c *core) better(now time.Time, t *Ticket, members []*member, free candidate) (best berth) {
 	if c.found == 0 || t.ask.Width > 1 || c.usableOn(free.m) >= c.found {
 		return best
 	}
+	worth := 1 + max(0, 2*busy(members)-1)
 	for _, m := range members {
 		if c.cachedOn(m) == 0 || !c.worthy(now, m, free.m) {
 			continue
 		}
 		e := c.estimate(m, t, c.cachedOn(m))
 		own := e.load + e.prompt
-		if !e.known || own+alike(own) >= free.own {
+		saves := time.Duration(worth * float64(free.own-own))
+		if !e.known || saves <= alike(own) {
 			continue
 		}
 		wait, ok := c.nextEnd(now, m)
 		first := wait + own
-		if !ok || first+alike(first) >= free.own || best.m != nil && first >= best.first {
+		if !ok || wait+alike(wait) >= saves || best.m != nil && first >= best.first {
 			continue
 		}
-		until := c.patience(now, t, free, own)
+		until := c.patience(now, t, free, saves)
 		if !now.Add(wait).Before(until) {
 			continue
 		}
 		best = berth{m, first, until}
 	}
 	return best
+}
+
+// busy is the share of the members' slots that are taken.
+func busy(members []*member) float64 {
+	held, total := 0, 0
+	for _, m := range members {
+		held += m.pool.Held() + m.pool.Foreign
+		total += m.pool.Total
+	}
+	return min(1, float64(held)/float64(max(total, 1)))
 }
 
 // worthy reports whether a replica that has no room is only busy, and would be
@@ -195,14 +228,14 @@ func (c *core) worthy(now time.Time, m, free *member) bool {
 		r.Breaker.State(now) == breaker.Closed && (len(c.bound) == 0 || !c.owes(m.pool))
 }
 
-// patience is until when a request may wait for a replica that is faster than
-// the free one once it has room.
-func (c *core) patience(now time.Time, t *Ticket, free candidate, own time.Duration) time.Time {
-	until := now.Add(free.own - own)
+// patience is until when a request may wait for a replica that saves it so much
+// over the free one.
+func (c *core) patience(now time.Time, t *Ticket, free candidate, saves time.Duration) time.Time {
+	until := now.Add(saves)
 	if !t.parked.first.IsZero() && t.parked.first.Before(until) {
 		until = t.parked.first // it has waited before, and for no longer than was said then
 	}
-	if !t.ask.Deadline.IsZero() && !t.judged {
+	if c.cfg.Enabled && !c.cfg.Observe && !t.ask.Deadline.IsZero() && !t.judged {
 		e := c.estimate(free.m, t, c.usableOn(free.m))
 		if last := t.ask.Deadline.Add(-free.own - e.slack); last.Before(until) {
 			until = last
@@ -212,18 +245,26 @@ func (c *core) patience(now time.Time, t *Ticket, free candidate, own time.Durat
 }
 
 // nextEnd predicts when a slot of a busy replica is free for one more than those
-// who wait for one there already.
+// who wait for one there already: between the moment that what is expected of
+// each attempt gives, as if that were certain, and the one that it gives if their
+// ends had no memory. Of several uncertain ends the first comes sooner than any
+// is expected.
 func (c *core) nextEnd(now time.Time, m *member) (time.Duration, bool) {
 	if m.runs.parked >= len(m.runs.list) {
 		return 0, false
 	}
 	c.ends = c.ends[:0]
 	at, pace := now.Sub(c.began), m.speed.Decode()
+	rate := 0.0
 	for i := range m.runs.list {
-		c.ends = append(c.ends, m.runs.list[i].remaining(at, pace))
+		left := max(m.runs.list[i].remaining(at, pace), 1e-3)
+		c.ends = append(c.ends, left)
+		rate += 1 / left
 	}
 	slices.Sort(c.ends)
-	return max(seconds(c.ends[m.runs.parked]), m.rep.HoldUntil.Sub(now)), true
+	k := m.runs.parked
+	wait := (c.ends[k] + min(c.ends[k], float64(k+1)/rate)) / 2
+	return max(seconds(wait), m.rep.HoldUntil.Sub(now)), true
 }
 
 // parked is a request's wait for a busy replica. Meanwhile it is not in the
@@ -234,13 +275,14 @@ type parked struct {
 	until  time.Time // no longer
 	first  time.Time // the end of its first such wait
 	expect time.Time // when the first token was expected
+	cached int       // how much of its prompt is there
 }
 
 func (c *core) park(t *Ticket, b berth, now time.Time) {
 	if t.parked.first.IsZero() {
 		t.parked.first = b.until
 	}
-	t.parked.at, t.parked.until, t.parked.expect = b.m, b.until, now.Add(b.first)
+	t.parked.at, t.parked.until, t.parked.expect, t.parked.cached = b.m, b.until, now.Add(b.first), c.cachedOn(b.m)
 	b.m.runs.parked++
 	c.waitlist[t] = struct{}{}
 	c.due(b.until)
@@ -293,6 +335,9 @@ func (c *core) soonerOn(now time.Time, t *Ticket, r *replica.Replica) bool {
 	cached := 0
 	if m.caches != nil {
 		cached = m.caches.HeldNow(t.ask.Chain)
+	}
+	if 2*cached < t.parked.cached {
+		return false // a slot that somebody else may have a prompt in
 	}
 	e := c.estimate(&m, t, cached)
 	return now.Add(e.load + e.prompt).Before(t.parked.expect)

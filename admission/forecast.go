@@ -146,15 +146,15 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 		}
 		return f
 	}
-	if c.found > 0 {
-		f.take(c.sure(t, members))
-	}
 	slots, part := c.slotTimes(now, members, t.item.Seq)
 	f.wait = fill(slots, part*work, part*c.urgentLoad(now, t))
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share*float64(max(1, len(slots)))/part))
 	}
 	f.wait = t.class.margin.stretch(f.wait)
+	if c.found > 0 {
+		c.inTurn(t, members, &f)
+	}
 	return f
 }
 
