@@ -90,19 +90,15 @@ func (c *core) affinity(t *Ticket, cached int) Affinity {
 	return AffinityHit
 }
 
-// unknownPromptPerToken stands in for a prompt speed that was not measured yet,
-// so that conversations stay together from the first one on.
-const unknownPromptPerToken = 500 * time.Microsecond
-
 // reach is a request's own time to its first token on a replica, to compare
-// replicas by.
-func (c *core) reach(m *member, t *Ticket) time.Duration {
-	tokens := uncached(t, c.usableOn(m))
-	d, known := m.speed.FirstToken(tokens)
-	if !known {
-		d = unknownPromptPerToken * time.Duration(tokens)
+// replicas by; where speeds are unknown, that of loading alone.
+func (c *core) reach(m *member, t *Ticket) candidate {
+	x := candidate{m: m, tokens: uncached(t, c.usableOn(m)), own: loading(m, t)}
+	if d, known := m.speed.FirstToken(x.tokens); known {
+		x.own += d
+		x.known = true
 	}
-	return d + loading(m, t)
+	return x
 }
 
 // uncached is how many prompt tokens are left to process where so many are cached.
@@ -116,14 +112,16 @@ func uncached(t *Ticket, cached int) int {
 // atOnce forecasts a request that nothing stands ahead of while a slot is free:
 // on the best replica with one, or on a busy one after a wait.
 func (c *core) atOnce(now time.Time, t *Ticket, members []*member, f *forecast) {
+	least := c.gather(now, t, members)
 	var best candidate
-	for _, m := range members {
-		if m.rep.FreeIn(now, m.pool) < need(m.pool, t) {
-			continue
+	for _, x := range c.candidates {
+		if x.own == least {
+			best = x
+			break
 		}
-		if own := c.reach(m, t); best.m == nil || own < best.own {
-			best = candidate{m, own}
-		}
+	}
+	if best.m == nil {
+		return // what is free is owed
 	}
 	if b := c.better(now, t, members, best); b.m != nil {
 		e := c.estimate(b.m, t, c.cachedOn(b.m))
@@ -352,6 +350,10 @@ func (c *core) occupy(a *Assignment, m *member) {
 		m.caches.Forget()
 	}
 	a.lease.caches, a.lease.slot = m.caches, m.caches.Take(a.ticket.ask.Chain)
+	// Foreign work would be in a slot that we do not know.
+	if m.caches.Pinned() && a.lease.slot >= 0 && a.ticket.ask.Width <= 1 && m.pool.Foreign == 0 {
+		a.Pinned, a.Slot = true, a.lease.slot
+	}
 }
 
 // vacate notes that the replica has done with it.

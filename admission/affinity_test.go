@@ -511,3 +511,41 @@ func TestR6PromisesCountOnTheCache(t *testing.T) {
 	ask.Deadline = w.now.Add(3 * time.Second)
 	require.Equal(t, ReasonDeadlineUnmeetable, w.c.Admit(w.now, tk, ask).Reason)
 }
+
+// R6: replicas that nothing is known of are tried, as if they were as fast as the
+// fastest, and a cache on one that is known does not keep new work from them.
+func TestR6UnknownReplicasAreTried(t *testing.T) {
+	for _, perToken := range []time.Duration{10 * time.Microsecond, 10 * time.Millisecond} {
+		cfg := testConfig(rep("a", 4), rep("b", 4), rep("c", 4))
+		cfg.Affinity = true
+		w := newWorld(t, cfg)
+		went := map[string]bool{}
+		for i := range 3 {
+			a := w.granted(w.accept(w.turn(talk(fmt.Sprint("x", i), 1))))
+			went[a.Replica] = true
+			w.first(a, 1000*perToken)
+			w.c.Finish(w.now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: w.now, Usage: Usage{PromptTokens: 1000, OutputTokens: 2}})
+			w.c.End(w.now, a.ticket, Completed, "")
+		}
+		require.Len(t, went, 3, "%s a token", perToken)
+		require.Equal(t, AffinityHit, w.granted(w.accept(w.turn(talk("x0", 2)))).Affinity)
+	}
+}
+
+// R6: a session's id is a hint among replicas that are as good: it outweighs
+// their load, and no difference in time.
+func TestR6ASessionIsAHint(t *testing.T) {
+	w := affine(t, rep("a", 2), rep("b", 2))
+	ask := func() Ask {
+		a := w.ask()
+		a.Chain, a.Hint = []affinity.Part{{Hash: 77, Tokens: 1}}, true
+		return a
+	}
+	a := w.granted(w.accept(ask()))
+	w.done(a, nil, Usage{})
+	w.full(a.Replica, 1, 2*time.Second)
+	b := w.granted(w.accept(ask()))
+	require.Equal(t, a.Replica, b.Replica)
+	require.Equal(t, AffinityHit, b.Affinity)
+	require.NotEqual(t, a.Replica, w.granted(w.accept(ask())).Replica, "nobody waits for it")
+}

@@ -137,29 +137,14 @@ func (c *core) choose(now time.Time, t *Ticket) (*member, berth) {
 	members := c.usable(now, t.lane)
 	c.look(t)
 	c.turn++
-	c.candidates = c.candidates[:0]
-	var lead rank
-	for i := range members {
-		m := members[(i+c.turn)%len(members)]
-		if !c.roomOn(now, m) {
-			continue
-		}
-		k := rank{tier: m.rep.Config.Tier, flagged: m.rep.Flagged != "", own: c.reach(m, t)}
-		if len(c.candidates) > 0 && k.group(lead) > 0 {
-			continue
-		}
-		if len(c.candidates) == 0 || k.group(lead) < 0 {
-			c.candidates, lead = c.candidates[:0], k
-		}
-		lead.own = min(lead.own, k.own)
-		c.candidates = append(c.candidates, candidate{m, k.own})
-	}
+	least := c.gather(now, t, members)
 	best, load := candidate{}, 0.0
 	for _, x := range c.candidates {
-		if x.own > lead.own+alike(lead.own) {
-			continue
-		}
-		if l := x.m.load(); best.m == nil || l < load {
+		switch l := x.m.load(); {
+		case x.own > least+alike(least):
+		case t.ask.Hint && c.usableOn(x.m) > 0:
+			return x.m, berth{}
+		case best.m == nil || l < load:
 			best, load = x, l
 		}
 	}
@@ -169,20 +154,74 @@ func (c *core) choose(now time.Time, t *Ticket) (*member, berth) {
 	return best.m, c.better(now, t, members, best)
 }
 
-// candidate is a replica and a request's own time to the first token there.
-type candidate struct {
-	m   *member
-	own time.Duration
+// gather lists the replicas with room that no other outranks, in turn, as
+// c.candidates. It returns the smallest time to the first token on any.
+func (c *core) gather(now time.Time, t *Ticket, members []*member) (least time.Duration) {
+	c.candidates = c.candidates[:0]
+	var lead rank
+	unknown := false
+	for i := range members {
+		m := members[(i+c.turn)%len(members)]
+		if !c.roomOn(now, m) {
+			continue
+		}
+		k := rank{tier: m.rep.Config.Tier, flagged: m.rep.Flagged != ""}
+		if len(c.candidates) > 0 && k.compare(lead) > 0 {
+			continue
+		}
+		if len(c.candidates) == 0 || k.compare(lead) < 0 {
+			c.candidates, lead, unknown = c.candidates[:0], k, false
+		}
+		x := c.reach(m, t)
+		unknown = unknown || !x.known
+		c.candidates = append(c.candidates, x)
+	}
+	if unknown {
+		c.assume()
+	}
+	for i, x := range c.candidates {
+		if i == 0 || x.own < least {
+			least = x.own
+		}
+	}
+	return least
 }
 
+// candidate is a replica and a request's own time to the first token there.
+type candidate struct {
+	m      *member
+	own    time.Duration
+	tokens int  // of it to be processed
+	known  bool // how fast it does
+}
+
+// unknownPromptPerToken stands in for a prompt speed while none was measured, so
+// that conversations stay together from the first one on.
+const unknownPromptPerToken = 500 * time.Microsecond
+
+// assume takes candidates whose speed nobody has measured to be as fast as the
+// fastest: else they would never be tried.
+func (c *core) assume() {
+	pace := float64(unknownPromptPerToken)
+	for first, x := range c.candidates {
+		if p := float64(x.own) / float64(max(x.tokens, 1)); x.known && (p < pace || first == 0) {
+			pace = p
+		}
+	}
+	for i := range c.candidates {
+		if x := &c.candidates[i]; !x.known {
+			x.own += time.Duration(pace * float64(x.tokens))
+		}
+	}
+}
+
+// rank is what no forecast makes up for.
 type rank struct {
 	tier    int
 	flagged bool
-	own     time.Duration
 }
 
-// group compares what no forecast makes up for.
-func (k rank) group(o rank) int {
+func (k rank) compare(o rank) int {
 	switch {
 	case k.tier != o.tier:
 		return k.tier - o.tier

@@ -141,7 +141,7 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	}
 	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, t.lane) })
 	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
-		if c.found > 0 {
+		if c.found > 0 && t.ask.Width <= 1 {
 			c.atOnce(now, t, members, &f)
 		}
 		return f

@@ -78,6 +78,7 @@ type Ask struct {
 
 	PromptTokens int    // estimate
 	Chain        []Part // the prompt's prefix chain, in the same tokens; nil: unknown. It must not change
+	Hint         bool   // Chain says where the request would be best, not what is cached there: a session's id
 	MaxTokens    int    // the request's own maximum; 0 unstated
 	Stream       bool   // the client wants a stream
 
@@ -119,6 +120,8 @@ type Assignment struct {
 	// prompt in its cache, and CachedTokens how much of it.
 	Affinity     Affinity
 	CachedTokens int
+	Pinned       bool // llama.cpp: ask for Slot
+	Slot         int
 
 	// FirstTokenTimeout runs from the moment the request is sent. It follows
 	// the forecast; ask Controller.Overdue before acting on it.

@@ -14,7 +14,7 @@
 //	form:"url"        the shape of a text, see forms
 //	need:"yes"        it must be given
 //	reload:"restart"  a reload cannot change it
-//	later:"affinity"  accepted, but not acted upon yet: part of that feature
+//	later:"limits per key"  accepted, but not acted upon yet: part of that feature
 //
 // What one key alone cannot tell (unique names, references, addresses) is a
 // rule in rules.go.
@@ -145,7 +145,7 @@ type Health struct {
 type Affinity struct {
 	Enabled       bool   `yaml:"enabled"`
 	SessionHeader string `yaml:"session_header" form:"header"`
-	PinSlots      bool   `yaml:"pin_slots" later:"affinity"`
+	PinSlots      bool   `yaml:"pin_slots"`
 }
 
 // Limits bound what a client may do to the gateway.

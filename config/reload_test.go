@@ -104,11 +104,10 @@ admission: {enabled: true}
 affinity: {enabled: true, pin_slots: true}
 `)
 	require.Equal(t, []string{
-		"affinity: not in force in this version, though the file sets affinity.pin_slots",
 		"fair shares between keys: not in force in this version, though the file sets keys.list[0].weight",
 		"limits per key: not in force in this version, though the file sets keys.list[0].max_running, keys.list[1].tokens_per_minute",
 	}, c.NotYetInForce())
-	require.Empty(t, parse(t, "affinity: {pin_slots: false}\n").NotYetInForce())
+	require.Empty(t, parse(t, "affinity: {pin_slots: true}\n").NotYetInForce())
 }
 
 func TestWarnings(t *testing.T) {

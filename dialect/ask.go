@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -41,6 +42,8 @@ type Ask struct {
 	Preload bool // Ollama: nothing to do but to load the model
 	NumCtx  int  // Ollama: context size asked for; 0 unstated
 
+	HasSlot bool // llama.cpp: the client asks for a slot itself
+
 	IncludeUsage   bool // OpenAI: a last event with the usage is wanted
 	ReturnProgress bool // llama.cpp: progress events are wanted
 
@@ -70,7 +73,7 @@ func (e *BadRequest) Error() string { return e.Message }
 var names = split("model stream n n_cmpl best_of max_tokens max_completion_tokens max_output_tokens n_predict " +
 	"messages prompt input content query documents texts system instructions suffix input_prefix input_suffix " +
 	"input_extra tools functions images context service_tier store previous_response_id keep_alive options " +
-	"stream_options return_progress response_fields")
+	"stream_options return_progress response_fields id_slot")
 
 // helperNames are the ones read of a body whose path takes no slot.
 var helperNames = split("model name")
@@ -280,6 +283,23 @@ func ReplaceModel(body []byte, a Ask, model string) []byte {
 	out = append(out, body[:a.ModelStart]...)
 	out, _ = jsontext.AppendQuote(out, model)
 	return append(out, body[a.ModelEnd:]...)
+}
+
+// PinSlot gives the body with a llama.cpp slot to use, nothing else changed; the
+// body itself where the client asks for one, or the path does not take it.
+func PinSlot(ep *Endpoint, body []byte, a Ask, slot int) []byte {
+	if a.HasSlot || ep.Kind != KindChat && ep.Kind != KindGenerate || ep.Format != OpenAI && ep.Format != LlamaCpp {
+		return body
+	}
+	open := bytes.IndexByte(body, '{') + 1
+	out := make([]byte, 0, len(body)+len(`"id_slot":1234,`))
+	out = append(out, body[:open]...)
+	out = append(out, `"id_slot":`...)
+	out = strconv.AppendInt(out, int64(slot), 10)
+	if rest := bytes.TrimLeft(body[open:], " \t\r\n"); rest[0] != '}' {
+		out = append(out, ',')
+	}
+	return append(out, body[open:]...)
 }
 
 // keepAliveZero reports whether a keep_alive value means "not at all". Ollama

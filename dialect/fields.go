@@ -77,6 +77,9 @@ func (p *parser) field(name []byte) (err error) {
 			a.IncludeUsage, err = p.truth()
 			return err
 		})
+	case "id_slot":
+		a.HasSlot = true
+		return p.skip()
 	case "response_fields":
 		a.reshaped = true
 		return p.skip()

@@ -11,10 +11,10 @@ import (
 
 // chain is the prompt's prefix chain, its parts in estimated tokens (R6). Where
 // the body says nothing of how its prompt begins, the session that the client
-// names stands for it: a chain of one part, so that it goes where it went before.
-func (q *visit) chain(ask *dialect.Ask) []admission.Part {
+// names stands for it: a chain of one part, a hint where it went before.
+func (q *visit) chain(ask *dialect.Ask) (chain []admission.Part, hint bool) {
 	if len(ask.Chain) == 0 {
-		return q.session(ask)
+		return q.session(ask), true
 	}
 	out := make([]admission.Part, len(ask.Chain))
 	end := 0
@@ -22,7 +22,7 @@ func (q *visit) chain(ask *dialect.Ask) []admission.Part {
 		out[i] = admission.Part{Hash: p.Hash, Tokens: (end+p.Bytes)/4 - end/4}
 		end += p.Bytes
 	}
-	return out
+	return out, false
 }
 
 func (q *visit) session(ask *dialect.Ask) []admission.Part {
@@ -39,5 +39,5 @@ func (q *visit) session(ask *dialect.Ask) []admission.Part {
 	d.WriteString(q.keyName())
 	d.Write([]byte{0})
 	d.WriteString(id)
-	return []admission.Part{{Hash: d.Sum64(), Tokens: max(1, ask.PromptTokens)}}
+	return []admission.Part{{Hash: d.Sum64(), Tokens: 1}}
 }

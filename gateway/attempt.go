@@ -210,7 +210,7 @@ func (at *attempt) expected() int {
 func (at *attempt) width() int { return max(1, at.j.ask.Width) }
 
 // ask makes the request that goes to the replica: the client's own bytes but
-// for an alias's model.
+// for an alias's model and a slot that is asked for.
 func (at *attempt) ask() {
 	j := at.j
 	body := j.body
@@ -219,6 +219,9 @@ func (at *attempt) ask() {
 			j.renamed, j.renameTo = dialect.ReplaceModel(j.body, j.ask, m), m
 		}
 		body = j.renamed
+	}
+	if at.a.Pinned {
+		body = dialect.PinSlot(j.ep, body, j.ask, at.a.Slot)
 	}
 	extra := append(at.extra[:0], "Via", j.gw.viaHeader(j.r.Header), "X-Request-Id", j.id, "Accept-Encoding", "identity")
 	if !j.deadline.IsZero() {

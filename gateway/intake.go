@@ -286,9 +286,10 @@ func (q *visit) askFor(j *job) (admission.Ask, *denial) {
 		Class: q.class, Models: names, Public: j.ask.Model,
 		Path: q.ep.Path, Engines: q.g.enginesOf(q.ep),
 		Width: max(1, j.ask.Width), Bytes: q.size, BodyHash: hashOf(q.keyName(), j.body),
-		PromptTokens: j.ask.PromptTokens, Chain: q.chain(&j.ask), MaxTokens: j.ask.MaxTokens, Stream: j.ask.Stream,
+		PromptTokens: j.ask.PromptTokens, MaxTokens: j.ask.MaxTokens, Stream: j.ask.Stream,
 		Deadline: due, ClientDeadline: stated, Once: j.ask.Store,
 	}
+	ask.Chain, ask.Hint = q.chain(&j.ask)
 	if prev := j.ask.PreviousResponse; prev != "" {
 		pin, ok := q.g.stored.find(prev, q.keyName())
 		if !ok {

@@ -7,19 +7,30 @@ import (
 )
 
 // Caches is what is believed of the prompt caches of one model on a replica: one
-// for all its slots, or, where prompts never leave the slot that processed them
-// (Ollama), one for each slot.
+// for all its slots, or, where prompts never leave the slot that processed them,
+// one for each slot. So it is in Ollama, and in llama.cpp if the gateway says
+// which slot to use.
 type Caches struct {
 	index  *affinity.Index
 	slots  []slotCache
-	own    bool      // each slot has its own
+	kind   cacheKind
 	model  string    // the model it was opened for
 	filled time.Time // when a prompt was last taken in
+	taken  int       // slots taken so far
 }
+
+type cacheKind uint8
+
+const (
+	oneCache    cacheKind = iota // for all slots
+	ollamaSlots                  // each slot has its own, and Ollama chooses
+	pinnedSlots                  // each slot has its own, and we choose
+)
 
 type slotCache struct {
 	id   affinity.Cache
 	busy bool // something of ours is in this slot; only where slots have their own
+	last int  // when it was last taken, by count
 }
 
 // Held is how many tokens of a prompt it holds by what Index.Lookup said; all of
@@ -44,30 +55,45 @@ func (c *Caches) HeldNow(chain []affinity.Part) (most int) {
 	return most
 }
 
-// Take notes that a prompt goes there, and gives the number of the slot that the
-// engine will choose, for Fill and Give; -1 where slots share a cache. Ollama
-// takes the idle slot that has most of the prompt, the first of equals, and what
-// else was in it is gone.
+// Take notes that a prompt goes there, and gives the number of the slot that it
+// will be in, for Fill and Give; -1 where slots share a cache, or none is idle.
+// Ollama takes the idle slot that has most of the prompt, the first of equals,
+// and what else was in it is gone. Where we choose, it is that one only if the
+// prompt goes on from at least half of what is in there; else the one that was
+// not used for longest: half a conversation is worth more than its beginning.
 func (c *Caches) Take(chain []affinity.Part) (slot int) {
 	slot = -1
-	if !c.own {
+	if c.kind == oneCache {
 		return slot
 	}
-	best := -1
+	most, there, oldest := -1, 0, -1
 	for i, s := range c.slots {
 		if s.busy {
 			continue
 		}
-		if n := c.index.Held(s.id, chain); n > best {
-			slot, best = i, n
+		n := c.index.Held(s.id, chain)
+		held, _ := c.index.Size(s.id)
+		if n > most || n == most && c.kind == pinnedSlots && held < there {
+			slot, most, there = i, n, held
+		}
+		if oldest < 0 || s.last < c.slots[oldest].last {
+			oldest = i
 		}
 	}
-	if slot >= 0 {
-		c.slots[slot].busy = true
-		c.index.Forget(c.slots[slot].id)
+	if slot < 0 {
+		return slot
 	}
+	if c.kind == pinnedSlots && (most == 0 || 2*most < there) {
+		slot = oldest
+	}
+	c.taken++
+	c.slots[slot].busy, c.slots[slot].last = true, c.taken
+	c.index.Forget(c.slots[slot].id)
 	return slot
 }
+
+// Pinned reports whether the engine is to be told which slot to use.
+func (c *Caches) Pinned() bool { return c.kind == pinnedSlots }
 
 // Give notes that what Take announced has ended there.
 func (c *Caches) Give(slot int) {
@@ -79,7 +105,7 @@ func (c *Caches) Give(slot int) {
 // Fill notes that a prompt has been processed, in the slot that Take gave.
 func (c *Caches) Fill(now time.Time, slot int, chain []affinity.Part) {
 	c.filled = now
-	if !c.own {
+	if c.kind == oneCache {
 		slot = 0
 	}
 	if slot >= 0 && slot < len(c.slots) {
@@ -90,7 +116,7 @@ func (c *Caches) Fill(now time.Time, slot int, chain []affinity.Part) {
 // Correct takes in how much of a prompt was there, beside how much was expected.
 // Slots with a cache of their own need none: what is in them is replaced anyway.
 func (c *Caches) Correct(expected, reported int) {
-	if !c.own && len(c.slots) > 0 {
+	if c.kind == oneCache && len(c.slots) > 0 {
 		c.index.Correct(c.slots[0].id, expected, reported)
 	}
 }
@@ -104,7 +130,7 @@ func (c *Caches) Forget() {
 
 // resize brings it in line with what is said of slots and sizes.
 func (c *Caches) resize(slots, tokens int) {
-	if !c.own {
+	if c.kind == oneCache {
 		slots = 1
 	}
 	for len(c.slots) > slots {
@@ -164,11 +190,21 @@ func (r *Replica) Caches(model string) *Caches {
 	}
 	c := r.caches[key]
 	if c == nil {
-		c = &Caches{index: r.prompts, own: r.Engine() == EngineOllama, model: model}
+		c = &Caches{index: r.prompts, kind: r.cacheKind(), model: model}
 		c.resize(r.cacheSize(c))
 		r.caches[key] = c
 	}
 	return c
+}
+
+func (r *Replica) cacheKind() cacheKind {
+	switch {
+	case r.Engine() == EngineOllama:
+		return ollamaSlots
+	case r.Engine() == EngineLlamaCpp && r.Config.PinSlots:
+		return pinnedSlots
+	}
+	return oneCache
 }
 
 // cacheSize is how many slots there are and how much each prompt cache holds: as
@@ -180,15 +216,15 @@ func (r *Replica) cacheSize(c *Caches) (slots, tokens int) {
 		context = unknownContext
 	}
 	switch {
+	case c.kind != oneCache:
+		tokens = context
+		if n := r.Config.CacheTokens; n > 0 {
+			tokens = min(tokens, n)
+		}
 	case r.Config.CacheTokens > 0:
 		tokens = r.Config.CacheTokens
-		if c.own {
-			tokens = (tokens + slots - 1) / slots
-		}
 	case r.Facts.CacheTokens != 0:
 		tokens = max(r.Facts.CacheTokens, 0)
-	case c.own:
-		tokens = context
 	case r.Engine() == EngineLlamaCpp:
 		tokens = context * slots
 	default:
@@ -207,6 +243,10 @@ func (r *Replica) follow(f Facts, restarted bool) {
 		}
 		if (restarted || f.Loading || m != nil && !m.Resident) && c.filled.Before(f.At) {
 			c.Forget()
+		}
+		if k := r.cacheKind(); k != c.kind {
+			c.Forget()
+			c.kind = k
 		}
 		c.resize(r.cacheSize(c))
 	}

@@ -89,7 +89,8 @@ func TestR6CacheTokens(t *testing.T) {
 		{"configured", Config{Engine: EngineLlamaCpp, CacheTokens: 77}, Facts{Slots: 4, Context: 1000, AnyModel: true}, 77},
 		{"llama.cpp", Config{Engine: EngineLlamaCpp}, Facts{Slots: 4, Context: 1000, AnyModel: true}, 4000},
 		{"Ollama", Config{Engine: EngineOllama, Slots: map[string]int{"m": 3, "*": 2}}, Facts{Models: []Model{{Name: "m:latest", Context: 500, Resident: true}}, ModelsRead: true}, 1500},
-		{"Ollama, configured", Config{Engine: EngineOllama, Slots: map[string]int{"*": 2}, CacheTokens: 600}, Facts{}, 600},
+		{"Ollama, configured", Config{Engine: EngineOllama, Slots: map[string]int{"*": 2}, CacheTokens: 600}, Facts{}, 1200},
+		{"pinned slots", Config{Engine: EngineLlamaCpp, PinSlots: true}, Facts{Slots: 4, Context: 1000, AnyModel: true}, 4000},
 		{"Ollama that does not say", Config{Engine: EngineOllama}, Facts{}, unknownContext},
 		{"vLLM", Config{Engine: EngineVLLM}, Facts{CacheTokens: 9168, Context: 32768}, 9168},
 		{"vLLM without prefix caching", Config{Engine: EngineVLLM}, Facts{CacheTokens: -1, Context: 32768}, 0},
@@ -205,4 +206,46 @@ func TestR6OllamaKeepsPromptsBySlot(t *testing.T) {
 	c.Give(second)
 	require.Zero(t, c.HeldNow(other))
 	require.LessOrEqual(t, x.Len(), 2)
+}
+
+// R6: where the gateway chooses the slot, a prompt goes where at least half of
+// what is there is its own, else where nothing was for longest.
+func TestR6PinnedSlots(t *testing.T) {
+	cfg := Config{Name: "r", Engine: EngineLlamaCpp, PinSlots: true}
+	r, x := remembering(cfg)
+	r.Observe(t0, Facts{Up: true, AnyModel: true, Slots: 3, Context: 10_000})
+	c := r.Caches("m")
+	require.True(t, c.Pinned())
+	talk := func(name uint64, n int) (chain []affinity.Part) {
+		for i := range n {
+			h := uint64(i)
+			if i > 1 { // the first two are a system prompt
+				h = name<<32 | uint64(i)
+			}
+			chain = append(chain, affinity.Part{Hash: h + 1, Tokens: 100})
+		}
+		return chain
+	}
+	serve := func(chain []affinity.Part) int {
+		slot := c.Take(chain)
+		c.Fill(t0, slot, chain)
+		c.Give(slot)
+		return slot
+	}
+	a, b := serve(talk(1, 6)), serve(talk(2, 6))
+	require.NotEqual(t, a, b, "the beginning that they share is not worth the rest")
+	require.Equal(t, a, serve(talk(1, 8)))
+	require.Equal(t, b, serve(talk(2, 8)))
+	fresh := serve(talk(3, 3))
+	require.NotContains(t, []int{a, b}, fresh)
+	require.Equal(t, fresh, serve(talk(4, 3)), "two thirds of what is there")
+	require.Equal(t, a, serve([]affinity.Part{{Hash: 1 << 40, Tokens: 900}}), "the one not used for longest")
+	require.Equal(t, 800, c.HeldNow(talk(2, 8)))
+
+	cfg.PinSlots = false
+	r.Reconfigure(cfg)
+	require.False(t, c.Pinned())
+	require.Zero(t, x.Parts())
+	require.Equal(t, -1, serve(talk(1, 3)))
+	require.Equal(t, 300, c.HeldNow(talk(1, 3)))
 }

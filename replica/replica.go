@@ -18,7 +18,8 @@ type Config struct {
 	Models []string       // nil: as reported; "*": any name
 	Tier   int            // a higher tier serves only when no lower one can meet the deadline
 
-	CacheTokens int // tokens its prompt cache holds, of each model where there is one per model; 0: as reported or assumed
+	CacheTokens int  // tokens its prompt cache holds, of each model where there is one per model; 0: as reported or assumed
+	PinSlots    bool // llama.cpp: it is told which slot to use, so that a conversation keeps its slot
 }
 
 // Slots assumed where neither the operator nor the engine says (R11).

@@ -42,7 +42,7 @@ func controllerConfig(c *config.Config) admission.Config {
 	for _, r := range c.Replicas {
 		out.Replicas = append(out.Replicas, replica.Config{
 			Name: r.Name, URL: r.URL, Engine: replica.Engine(r.Engine), Slots: r.Slots, Models: r.Models, Tier: r.Tier,
-			CacheTokens: r.CacheTokens,
+			CacheTokens: r.CacheTokens, PinSlots: c.Affinity.PinSlots,
 		})
 	}
 	return out
