@@ -40,6 +40,7 @@ type engineRig struct {
 	clients string // URL of the data plane
 	admin   string
 	http    *http.Client
+	more    string // of the gateway's configuration
 }
 
 // newEngineRig starts everything, or skips the test where there is no Ollama. With
@@ -110,7 +111,7 @@ replicas:
 breaker: {cooldown: 1s}
 retry: {stall_timeout: 10s}
 log: {format: json}
-`, r.address("a"), engineSlots, r.address("b"), engineSlots)
+%s`, r.address("a"), engineSlots, r.address("b"), engineSlots, r.more)
 	file := filepath.Join(dir, "switchyard.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
 	r.gateway, err = engines.Command{Path: program, Args: []string{"serve", "-c", file}, Dir: dir}.Start()
