@@ -31,8 +31,8 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 		return ref
 	}
 	f := c.chooseModel(now, t, models)
-	t.decision.ForecastS = f.firstToken().Seconds()
-	t.decision.Candidates = c.notes(now, t, f)
+	t.record.forecastS = f.firstToken().Seconds()
+	t.record.candidates = c.notes(now, t, f)
 	if f.wait > 0 {
 		if ref := c.queueFull(now, ask, f); ref != nil {
 			return ref
@@ -42,7 +42,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 		if !c.cfg.Observe {
 			return c.unmeetable(f, ask, late, now)
 		}
-		t.decision.WouldRefuse = true
+		t.record.wouldRefuse = true
 	}
 	c.pledge(now, t, f)
 	c.enqueue(now, t)

@@ -176,8 +176,8 @@ func TestR6WaitsWhereItsPromptIs(t *testing.T) {
 	busy := w.full(home, 1, 2*time.Second)[0]
 	tk := w.accept(w.turn(talk("x", 6))) // 6 s anywhere else, here 1 s after 2 s
 	w.waits(tk)
-	require.InDelta(t, 3, tk.decision.ForecastS, 0.01)
-	for _, k := range tk.decision.Candidates {
+	require.InDelta(t, 3, tk.record.forecastS, 0.01)
+	for _, k := range tk.record.candidates {
 		want := 6.0
 		if k.Replica == home {
 			want = 3

@@ -410,13 +410,17 @@ func (c *core) turnAway(now time.Time, t *Ticket, ref *Refusal) {
 
 func (c *core) grantRefusal(t *Ticket, ref *Refusal) {
 	c.setPhase(t, between)
-	t.decision.RetryAfterS = ref.RetryAfter.Seconds()
+	t.record.retryAfterS = ref.RetryAfter.Seconds()
 	c.grant(t, Grant{Refusal: ref})
 }
 
 // grant hands a waiting ticket what it waits for; its channel has room.
 func (c *core) grant(t *Ticket, g Grant) {
 	t.c <- g
+	if wake := t.wake; wake != nil {
+		t.wake = nil
+		wake()
+	}
 	if c.noteGrants {
 		c.granted = append(c.granted, t)
 	}

@@ -67,7 +67,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	c.giveBack(now, a, r.Running)
 	rep.Attempts++
 	rep.OutputTokens += int64(r.Usage.OutputTokens)
-	t.decision.Attempts = append(t.decision.Attempts, AttemptNote{
+	t.record.attempts = append(t.record.attempts, AttemptNote{
 		Replica: a.Replica, Result: v.label, Ms: float64(now.Sub(a.lease.begun)) / float64(time.Millisecond),
 	})
 	c.setPhase(t, between)
@@ -175,7 +175,7 @@ func (c *core) resolveSuspect(now time.Time, t *Ticket) {
 		return
 	}
 	t.suspect = nil
-	if len(t.decision.Attempts) > 1 {
+	if len(t.record.attempts) > 1 {
 		c.tellAnswered(now, t, s, breaker.Failure)
 		return
 	}

@@ -46,6 +46,7 @@ type Ticket struct {
 	class   *classBook
 	at      time.Time
 	c       chan Grant
+	wake    func() // called once C has something; nil: nobody asked
 	phase   phase
 	ask     Ask
 	lane    lane
@@ -70,7 +71,15 @@ type Ticket struct {
 	promised bool // accepted
 	judged   bool // the promise has been called kept or broken
 	pledge   pledge
-	decision Decision
+	record   record
+}
+
+// record is what of a request's Decision is known before its end.
+type record struct {
+	forecastS, retryAfterS float64
+	attempts               []AttemptNote
+	candidates             []CandidateNote
+	wouldRefuse            bool
 }
 
 // ID is the request's identifier.

@@ -49,8 +49,11 @@ func TestR6WhichCache(t *testing.T) {
 		digest string
 		shared bool
 	}{
-		{EngineLlamaCpp, true, "", true}, {EngineLlamaCpp, false, "", false}, {EngineVLLM, false, "", false},
-		{EngineOllama, false, "", false}, {EngineOllama, false, "sha", true},
+		{EngineLlamaCpp, true, "", true},
+		{EngineLlamaCpp, false, "", false},
+		{EngineVLLM, false, "", false},
+		{EngineOllama, false, "", false},
+		{EngineOllama, false, "sha", true},
 	} {
 		r, x := remembering(Config{Name: "r", Engine: tt.engine})
 		f := facts
