@@ -42,10 +42,15 @@ func (r *rig) converse(path string, said []turn, header ...string) http.Header {
 	return resp.Header
 }
 
-// story is a conversation of so many turns, each of some 500 tokens.
+// story is a conversation of so many turns, each of some 500 tokens but for the
+// first, of 3,000: what is cached is worth more than a busy machine's delays.
 func story(name string, turns int) (out []turn) {
 	for i := range turns {
-		out = append(out, turn{[]string{"user", "assistant"}[i%2], strings.Repeat(fmt.Sprintf("%s says \"%d\", \u00e9.\n", name, i), 130)})
+		lines := 130
+		if i == 0 {
+			lines *= 6
+		}
+		out = append(out, turn{[]string{"user", "assistant"}[i%2], strings.Repeat(fmt.Sprintf("%s says \"%d\", \u00e9.\n", name, i), lines)})
 	}
 	return out
 }
@@ -64,7 +69,7 @@ func TestR6ConversationsStayWithTheirCache(t *testing.T) {
 				if engine == "ollama" {
 					path = "/api/chat"
 				}
-				o := simserver.Options{Engine: engine, Models: []string{simModel}, Slots: 4, Prefill: 20000, Decode: 500, Context: 32768}
+				o := simserver.Options{Engine: engine, Models: []string{simModel}, Slots: 4, Prefill: 10000, Decode: 500, Context: 32768}
 				a, b, c := o, o, o
 				a.Name, b.Name, c.Name = "a", "b", "c"
 				r := newRig(t, setup{replicas: []simserver.Options{a, b, c}, tune: func(c *config.Config) { c.Affinity.PinSlots = pin }})
@@ -72,6 +77,7 @@ func TestR6ConversationsStayWithTheirCache(t *testing.T) {
 				talks, turns := 6, 7
 				if engine == "ollama" {
 					talks = 3 // its first idle slot takes whatever is new, whoever's prompt is in it
+					r.untilLoaded()
 				}
 				for n := 1; n <= turns; n += 2 {
 					for i := range talks {
@@ -83,7 +89,7 @@ func TestR6ConversationsStayWithTheirCache(t *testing.T) {
 							continue
 						}
 						require.Equal(t, home[name], h.Get("X-Switchyard-Replica"), "turn %d of %s", n, name)
-						require.Equal(t, "hit", h.Get("X-Switchyard-Affinity"))
+						require.Equal(t, "hit", h.Get("X-Switchyard-Affinity"), "turn %d of %s, of %v", n, name, home)
 					}
 				}
 				r.untilEnded(talks * (turns + 1) / 2)
@@ -110,6 +116,21 @@ func TestR6ConversationsStayWithTheirCache(t *testing.T) {
 				r.untilFree()
 			})
 		}
+	}
+}
+
+// untilLoaded has every Ollama load its model: else what is new waits for none.
+func (r *rig) untilLoaded() {
+	r.t.Helper()
+	for _, s := range r.fleet {
+		resp, err := r.client.Post(s.URL()+"/api/generate", "application/json", strings.NewReader(`{"model":"`+simModel+`"}`))
+		require.NoError(r.t, err)
+		resp.Body.Close()
+		require.Equal(r.t, http.StatusOK, resp.StatusCode)
+		eventually(r.t, "the model to be seen", func() bool {
+			models := r.replica(s.Name()).Models
+			return len(models) == 1 && models[0].Resident
+		})
 	}
 }
 
