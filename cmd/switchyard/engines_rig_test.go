@@ -40,7 +40,6 @@ type engineRig struct {
 	clients string // URL of the data plane
 	admin   string
 	http    *http.Client
-	more    string // of the gateway's configuration
 }
 
 // newEngineRig starts everything, or skips the test where there is no Ollama. With
@@ -111,7 +110,7 @@ replicas:
 breaker: {cooldown: 1s}
 retry: {stall_timeout: 10s}
 log: {format: json}
-%s`, r.address("a"), engineSlots, r.address("b"), engineSlots, r.more)
+`, r.address("a"), engineSlots, r.address("b"), engineSlots)
 	file := filepath.Join(dir, "switchyard.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
 	r.gateway, err = engines.Command{Path: program, Args: []string{"serve", "-c", file}, Dir: dir}.Start()
