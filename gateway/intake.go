@@ -316,6 +316,8 @@ func (q *visit) askFor(j *job) (admission.Ask, *denial) {
 		PromptTokens: j.ask.PromptTokens, MaxTokens: j.ask.MaxTokens, Stream: j.ask.Stream,
 		Deadline: due, ClientDeadline: stated, Once: j.ask.Store,
 	}
+	ask.Chain, ask.Hint = q.chain(&j.ask)
+	j.ask.Chain = nil // it is kept once while the request waits
 	if prev := j.ask.PreviousResponse; prev != "" {
 		pin, ok := q.g.stored.find(prev, q.keyName())
 		if !ok {
