@@ -33,8 +33,8 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	t.class.claims.came(now, t.key, c.weightOf(t.key))
 	f := c.chooseModel(now, t, models)
 	c.foresee(now, t, &f)
-	t.decision.ForecastS = f.firstToken().Seconds()
-	t.decision.Candidates = c.notes(now, t, f.wait)
+	t.record.forecastS = f.firstToken().Seconds()
+	t.record.candidates = c.notes(now, t, f)
 	if f.wait > 0 {
 		if ref := c.queueFull(now, ask, f); ref != nil {
 			return ref
@@ -44,7 +44,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 		if !c.cfg.Observe {
 			return c.unmeetable(f, ask, late, now)
 		}
-		t.decision.WouldRefuse = true
+		t.record.wouldRefuse = true
 	}
 	c.pledge(now, t, f)
 	c.enqueue(now, t)
@@ -247,7 +247,7 @@ func (c *core) retier() {
 // queueFull refuses what the queue has no room for.
 func (c *core) queueFull(now time.Time, ask Ask, f forecast) *Refusal {
 	q := c.cfg.Queue
-	waiting := c.q.Len() + len(c.bound)
+	waiting := c.q.Len() + len(c.bound) + len(c.waitlist)
 	switch {
 	case q.MaxRequests > 0 && waiting >= q.MaxRequests:
 		return &Refusal{
