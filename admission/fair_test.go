@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -219,7 +220,7 @@ func TestR3KeysShareByWeight(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			b := bazaar{slots: 8, keys: tt.keys, until: 15 * time.Minute, warm: time.Minute, seed: 3}
+			b := bazaar{slots: 8, keys: tt.keys, until: 9 * time.Minute, warm: time.Minute, seed: 3}
 			got := b.run(t)
 			var asks, weights, served, ratio []float64
 			all := 0.0
@@ -373,14 +374,14 @@ func TestR3ZombiesCountForTheirKey(t *testing.T) {
 	w.c.End(w.now, first, Cancelled, "")
 	w.pass(4 * time.Second)
 	w.c.Released(w.now, a, true)
-	var order string
+	var order strings.Builder
 	for len(waiting) > 0 {
 		i := slices.IndexFunc(waiting, func(t *Ticket) bool { return len(t.C()) > 0 })
-		order += waiting[i].key
+		order.WriteString(waiting[i].key)
 		w.serve(w.granted(waiting[i]), time.Second)
 		waiting = slices.Delete(waiting, i, i+1)
 	}
-	require.Equal(t, "bbbbbabaaaaa", order, "b has had its five seconds before a has another")
+	require.Equal(t, "bbbbbabaaaaa", order.String(), "b has had its five seconds before a has another")
 }
 
 // R3: a retry goes back where it stood: its key is not charged for what it did
