@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -142,6 +144,37 @@ func TestR4UrgentTrafficIsLeftOutOfAForecast(t *testing.T) {
 	// 4 s where half of them will be taken.
 	require.Equal(t, 2*time.Second, fill(make([]slotTime, 4), 8, 0))
 	require.Equal(t, 4*time.Second, fill(make([]slotTime, 4), 8, 2))
+}
+
+// R4: with few ahead it is the next slots to be free that count, and the first
+// of many is sooner than any is on average, unless all is certain.
+func TestR4TheNextSlotIsSoonerThanAny(t *testing.T) {
+	slots := func(n int, spread float64) []slotTime { return slices.Repeat([]slotTime{{2, spread}}, n) }
+	for _, tt := range []struct {
+		name string
+		b    backlog
+		want float64 // seconds
+	}{
+		{"the first of eight", backlog{slots: slots(8, 2), part: 1}, 0.25},
+		{"the third", backlog{slots: slots(8, 2), part: 1, ahead: 2}, 0.75},
+		{"half of them are taken by others", backlog{slots: slots(8, 2), part: 1, taken: 4}, 0.5},
+		{"ends that are less uncertain", backlog{slots: slots(8, 1), part: 1}, 1.125},
+		{"certain ends", backlog{slots: slots(8, 0), part: 1}, 2},
+		{"of hundreds a part is looked at", backlog{slots: slots(800, 2), part: 1, ahead: 99}, 0.25},
+		{"which are themselves a part", backlog{slots: slots(80, 2), part: 0.1, ahead: 99}, 0.25},
+		{"a single slot", backlog{slots: slots(1, 2), part: 1}, 2},
+		{"too many ahead", backlog{slots: slots(8, 2), part: 1, ahead: 4}, math.Inf(1)},
+		{"no slot", backlog{part: 1}, math.Inf(1)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := tt.b.soon()
+			if math.IsInf(tt.want, 1) {
+				require.Equal(t, time.Duration(math.MaxInt64), got)
+				return
+			}
+			require.InDelta(t, tt.want, got.Seconds(), 0.001)
+		})
+	}
 }
 
 func TestR4DeparturesOfUrgentClassesUseNoCapacity(t *testing.T) {
