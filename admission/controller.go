@@ -40,6 +40,7 @@ func (c *Controller) Admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.mu.Lock()
 	defer c.unlock()
 	ref := c.mu.admit(now, t, ask)
+	t.quota = c.mu.quota(now, t.account)
 	if ref != nil {
 		t.decision.RetryAfterS = ref.RetryAfter.Seconds()
 	}

@@ -59,10 +59,13 @@ func (c *core) dispatch(now time.Time) {
 			return
 		}
 		t := it.Value.(*Ticket)
+		if c.holdBack(t) {
+			continue
+		}
 		m := c.choose(now, t)
 		switch {
 		case m == nil:
-			c.full[t.lane] = true
+			c.full[it.Lane] = true
 		case m.rep.FreeIn(now, m.pool) >= need(m.pool, t):
 			c.q.Remove(it)
 			c.assign(now, t, m)
@@ -79,6 +82,9 @@ func (c *core) dispatch(now time.Time) {
 // laneFull reports whether no replica has a free slot for the lane. Answers
 // are kept for the length of a dispatch, in which slots only become fewer.
 func (c *core) laneFull(now time.Time, l lane) bool {
+	if c.capped(l) {
+		return true
+	}
 	if full, ok := c.full[l]; ok {
 		return full
 	}
@@ -196,6 +202,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	a.FirstTokenTimeout = c.firstTokenTimeout(t, e, a.lease.cold)
 	a.MoveAfter = c.moveAfter(now, t, e)
 	t.current = a
+	t.account.begins(a)
 	m.runs.add(held)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
@@ -248,12 +255,22 @@ func (c *core) rebind(now time.Time, r *replica.Replica) {
 		switch {
 		case !r.Available(now) || !c.serves(r, t.lane):
 			c.unbind(t)
-			c.q.Push(&t.item)
+			c.again(t)
 		case r.FreeIn(now, m.pool) >= need(m.pool, t):
 			c.unbind(t)
+			if t.account.full() { // others of its key have begun meanwhile
+				c.again(t)
+				continue
+			}
 			c.assign(now, t, m)
 		}
 	}
+}
+
+// again puts a request that was bound back into the queue.
+func (c *core) again(t *Ticket) {
+	t.item.Class = t.class.index // a reload may have moved the class meanwhile
+	c.q.Push(&t.item)
 }
 
 func (c *core) unbind(t *Ticket) {

@@ -64,6 +64,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	t, rep := a.ticket, a.lease.rep
 	v := judgeResult(r)
 	c.giveBack(now, a, r.Running)
+	t.spend(r)
 	rep.Attempts++
 	rep.OutputTokens += int64(r.Usage.OutputTokens)
 	t.decision.Attempts = append(t.decision.Attempts, AttemptNote{
@@ -93,6 +94,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 	l := &a.lease
 	l.runs.remove(a)
+	a.ticket.account.ends(a)
 	c.q.Meter().Stop(now, a.ticket.class.index, l.width)
 	a.ticket.used += now.Sub(l.begun).Seconds() * float64(l.width)
 	if l.trial {

@@ -58,6 +58,7 @@ func (c *core) changed(now time.Time, r *replica.Replica) {
 func (c *core) reconfigure(now time.Time, cfg Config) {
 	c.remapClasses(now, cfg)
 	c.configure(cfg)
+	c.relimit(now)
 	c.forgetRoutes()
 	old := c.byName
 	c.fleet, c.byName = nil, map[string]*replica.Replica{}

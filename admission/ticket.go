@@ -19,6 +19,7 @@ type lane struct {
 	avoid   string // replicas tried already, joined: others first
 	tier    int    // replicas of higher tiers are not needed
 	context int    // only replicas with a larger context than this
+	capped  string // the key whose max_running they wait for; "" none
 }
 
 // phase is where a request is on its way.
@@ -33,7 +34,7 @@ const (
 )
 
 // Ticket is one request on its way through the gateway, from Arrive to End.
-// Its fields belong to the controller; the holder reads only C and ID.
+// Its fields belong to the controller; the holder reads only C, ID and, before and after Admit, Quota.
 //
 // A waiting ticket receives exactly one Grant on its channel, which has room
 // for one so that the controller never blocks. Leave and a grant can race: the
@@ -69,6 +70,9 @@ type Ticket struct {
 	promised bool // accepted
 	judged   bool // the promise has been called kept or broken
 	pledge   pledge
+	account  *account // of its key; nil: no limits
+	charge   charge
+	quota    Quota
 	decision Decision
 }
 
@@ -77,6 +81,10 @@ func (t *Ticket) ID() string { return t.id }
 
 // C delivers the grant, or the refusal, of a waiting ticket.
 func (t *Ticket) C() <-chan Grant { return t.c }
+
+// Quota is what the key had left when the request arrived, and once Admit has
+// returned, what it has left then; zero where it has no limits.
+func (t *Ticket) Quota() Quota { return t.quota }
 
 // suspect is an answered 5xx that may be the request's fault or the replica's.
 type suspect struct {

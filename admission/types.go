@@ -77,6 +77,7 @@ type Ask struct {
 
 	PromptTokens int  // estimate
 	MaxTokens    int  // the request's own maximum; 0 unstated
+	NoOutput     bool // it makes no tokens: embeddings, rankings
 	Stream       bool // the client wants a stream
 
 	Deadline       time.Time // first token due

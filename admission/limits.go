@@ -1,0 +1,420 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Limits are what one key may use (R12); 0 is no limit.
+type Limits struct {
+	RequestsPerMinute int // a minute's worth at once, then as they come
+	TokensPerMinute   int // prompt and output, cached prompt tokens too
+	MaxRunning        int // attempts at the same time
+	MaxQueued         int // waiting at the same time; if 0, nothing waits for MaxRunning
+}
+
+// Quota is what a key has left of its limits per minute.
+type Quota struct{ Requests, Tokens Allowance }
+
+// Allowance is one limit per minute as it stands; Limit 0: there is none.
+type Allowance struct {
+	Limit, Remaining int
+	Reset            time.Duration // until all of it is there again
+}
+
+// account is what a key with limits has used and has under way. It outlives
+// reloads, and requests that hold it outlive the key.
+type account struct {
+	Limits
+	requests, tokens bucket
+	running          []*Assignment
+	queued           int
+	work             float64 // of what is queued, in slot-seconds
+}
+
+// charge is what a request has been booked at its key's account for.
+type charge struct {
+	made           bool
+	prompt, output int     // tokens expected
+	reserved       int     // tokens taken from the bucket
+	work           float64 // counted in account.work; 0 unless it waits
+	sent           bool    // some replica may have worked for it
+	used           int     // tokens that its attempts took, as told or else as estimated
+}
+
+// account finds a key's account, opened at its first request; nil where the
+// key has no limits.
+func (c *core) account(key string) *account {
+	if a := c.accounts[key]; a != nil {
+		return a
+	}
+	l := c.cfg.Limits[key]
+	if l == (Limits{}) {
+		return nil
+	}
+	a := &account{}
+	a.limit(l)
+	c.accounts[key] = a
+	return a
+}
+
+// relimit gives the accounts their limits as configured now. What was used
+// stays used. An account without limits is kept while it would matter, should
+// the key come back.
+func (c *core) relimit(now time.Time) {
+	at := c.since(now)
+	for key, a := range c.accounts {
+		l := c.cfg.Limits[key]
+		if l == (Limits{}) && a.settled(at) {
+			delete(c.accounts, key)
+			continue
+		}
+		a.drain(at)
+		a.limit(l)
+	}
+}
+
+// limit sets an account's limits. A limit that is lowered leaves at most an
+// empty bucket.
+func (a *account) limit(l Limits) {
+	a.Limits = l
+	a.requests.resize(l.RequestsPerMinute)
+	a.tokens.resize(l.TokensPerMinute)
+}
+
+func (a *account) drain(at time.Duration) {
+	a.requests.drain(at)
+	a.tokens.drain(at)
+}
+
+// settled reports whether nothing of the account is in use.
+func (a *account) settled(at time.Duration) bool {
+	a.drain(at)
+	return a.requests.owed == 0 && a.tokens.owed == 0 && len(a.running) == 0 && a.queued == 0
+}
+
+// since is now as buckets count it: whole microseconds since the controller began.
+func (c *core) since(now time.Time) time.Duration { return now.Sub(c.began).Truncate(time.Microsecond) }
+
+// overLimits refuses what its key's limits forbid now. Of several that do, the
+// one with the longest wait is named: coming back sooner would not help.
+func (c *core) overLimits(now time.Time, t *Ticket, model string) *Refusal {
+	a := t.account
+	if a == nil {
+		return nil
+	}
+	a.drain(c.since(now))
+	c.reserve(t, model)
+	if a.TokensPerMinute > 0 && t.charge.prompt > a.TokensPerMinute {
+		return &Refusal{
+			Reason: ReasonRateTokens, RetryAfter: max(a.tokens.untilFull(), time.Second), NoRetry: true,
+			Message: fmt.Sprintf("the prompt has about %d tokens, and the key may use %d tokens per minute: no wait can help", t.charge.prompt, a.TokensPerMinute),
+		}
+	}
+	requests, tokens := a.requests.wait(1), a.tokens.wait(t.charge.prompt+t.charge.output)
+	switch {
+	case requests > 0 && requests >= tokens:
+		return &Refusal{
+			Reason: ReasonRateRequests, RetryAfter: requests,
+			Message: fmt.Sprintf("the key has used its %d requests per minute; the next is free in %s", a.RequestsPerMinute, roundUp(requests)),
+		}
+	case tokens > 0:
+		return &Refusal{
+			Reason: ReasonRateTokens, RetryAfter: tokens,
+			Message: fmt.Sprintf("the key may use %d tokens per minute and has %d left; about %d for this request are free in %s",
+				a.TokensPerMinute, a.tokens.left(), t.charge.prompt+t.charge.output, roundUp(tokens)),
+		}
+	case a.full() && a.MaxQueued == 0:
+		return a.tooMany(c.untilRoom(now, a, 0), fmt.Sprintf("the key has %d requests running, which is as many as it may", len(a.running)))
+	}
+	return nil
+}
+
+// queueOverLimit refuses what would wait beyond its key's max_queued.
+func (c *core) queueOverLimit(now time.Time, t *Ticket, f forecast) *Refusal {
+	a := t.account
+	if a == nil || a.MaxQueued == 0 || a.queued < a.MaxQueued || !a.full() && c.startsNow(now, t) {
+		return nil
+	}
+	return a.tooMany(f.wait/time.Duration(a.queued+1), fmt.Sprintf("the key has %d requests waiting, which is as many as it may", a.queued))
+}
+
+// tooMany is the refusal of a request that could be taken when another of its
+// key's ends or starts, in about wait.
+func (a *account) tooMany(wait time.Duration, what string) *Refusal {
+	return &Refusal{Reason: ReasonTooManyRunning, RetryAfter: retryAfter(wait), Message: what}
+}
+
+// startsNow reports whether a request finds a free slot.
+func (c *core) startsNow(now time.Time, t *Ticket) bool {
+	return slices.ContainsFunc(c.usable(now, t.lane), func(m *member) bool {
+		return c.roomOn(now, m) && m.rep.FreeIn(now, m.pool) >= need(m.pool, t)
+	})
+}
+
+// reserve estimates the tokens of a request: its prompt, and the output that
+// answers to its key have had, but no more output than a full bucket has left
+// for it: that is a guess, and nobody shall be refused for ever by a guess.
+func (c *core) reserve(t *Ticket, model string) {
+	t.charge.prompt, t.charge.output = min(t.ask.PromptTokens, mostTokens), 0
+	if !t.ask.NoOutput {
+		t.charge.output = min(c.expectedOutput(t, model)*max(1, t.ask.Width), mostTokens)
+	}
+	if most := t.account.TokensPerMinute; most > 0 {
+		t.charge.output = min(t.charge.output, max(0, most-t.charge.prompt))
+	}
+}
+
+// charge books an accepted request.
+func (c *core) charge(t *Ticket) {
+	a := t.account
+	if a == nil {
+		return
+	}
+	t.charge.made = true
+	a.requests.take(1)
+	if a.TokensPerMinute > 0 {
+		t.charge.reserved = t.charge.prompt + t.charge.output
+		a.tokens.take(t.charge.reserved)
+	}
+}
+
+// spend notes what an attempt has used. One that failed before its client had
+// anything of it, or that the replica rejected, costs no tokens.
+func (t *Ticket) spend(r AttemptResult) {
+	s, u := &t.charge, r.Usage
+	s.sent = s.sent || !r.NothingSent
+	output := u.OutputTokens
+	switch r.Kind {
+	case ResultOK, ResultBroken, ResultSlowClient:
+		if u.PromptTokens == 0 && output == 0 {
+			output = s.output // it does not say
+		}
+	case ResultClientGone:
+		if r.NothingSent {
+			return
+		}
+	default:
+		return
+	}
+	if u.PromptTokens == 0 {
+		u.PromptTokens = s.prompt
+	}
+	s.used = min(u.PromptTokens+output, mostTokens)
+}
+
+// settle puts what was used in the place of what was reserved. Of a request
+// that no replica has seen, nothing stays booked.
+func (c *core) settle(now time.Time, t *Ticket) {
+	a, s := t.account, &t.charge
+	if a == nil || !s.made {
+		return
+	}
+	a.drain(c.since(now))
+	if !s.sent {
+		a.requests.give(1)
+	}
+	a.tokens.give(s.reserved)
+	a.tokens.take(s.used)
+	s.made = false
+}
+
+// quota is what the key has left.
+func (c *core) quota(now time.Time, a *account) Quota {
+	if a == nil {
+		return Quota{}
+	}
+	a.drain(c.since(now))
+	return Quota{Requests: a.requests.allowance(), Tokens: a.tokens.allowance()}
+}
+
+// full reports whether the key runs as many requests as it may.
+func (a *account) full() bool { return a != nil && a.MaxRunning > 0 && len(a.running) >= a.MaxRunning }
+
+// countQueued follows a request into the queue and out of it.
+func (t *Ticket) countQueued(waits bool) {
+	a, s := t.account, &t.charge
+	if waits {
+		s.work = t.work
+		a.queued++
+		a.work += s.work
+		return
+	}
+	a.queued--
+	a.work -= s.work
+	s.work = 0
+	if a.queued == 0 {
+		a.work = 0 // what rounding has left
+	}
+}
+
+// begins and ends count what a key runs.
+func (a *account) begins(as *Assignment) {
+	if a != nil {
+		a.running = append(a.running, as)
+	}
+}
+
+func (a *account) ends(as *Assignment) {
+	if a == nil {
+		return
+	}
+	if i := slices.Index(a.running, as); i >= 0 {
+		a.running = slices.Delete(a.running, i, i+1)
+	}
+}
+
+// holdBack keeps the next request in the queue while its key runs as many as
+// it may: it moves to a lane of its key's own, which is full until one of
+// those ends. The other keys' requests pass it by (R2).
+func (c *core) holdBack(t *Ticket) bool {
+	if !t.account.full() {
+		return false
+	}
+	t.item.Lane.capped = t.key
+	c.q.Update(&t.item)
+	return true
+}
+
+// capped reports whether requests in a lane wait for their key's max_running.
+func (c *core) capped(l lane) bool {
+	return l.capped != "" && c.accounts[l.capped].full()
+}
+
+// untilRoom predicts when a key runs fewer than it may, with so much work, in
+// slot-seconds, before it; 0: it does now.
+func (c *core) untilRoom(now time.Time, a *account, work float64) time.Duration {
+	at, ends := now.Sub(c.began), c.slotEnds[:0]
+	for _, as := range a.running {
+		r := &as.lease.runs.list[as.lease.place]
+		ends = append(ends, r.remaining(at, as.lease.rep.Speed(as.Model).Decode()))
+	}
+	for range min(a.MaxRunning, mostTogether) - len(ends) {
+		ends = append(ends, 0)
+	}
+	c.slotEnds = ends
+	return fill(ends, work, 0)
+}
+
+// mostTogether bounds how many places of one key are looked at.
+const mostTogether = 4096
+
+// ownWait predicts how long a request waits for its own key's max_running.
+func (c *core) ownWait(now time.Time, t *Ticket) time.Duration {
+	a := t.account
+	if a == nil || a.MaxRunning == 0 || len(a.running)+a.queued < a.MaxRunning {
+		return 0
+	}
+	return c.untilRoom(now, a, a.work-t.charge.work)
+}
+
+// besideCapped is the wait of a request if those that wait for their own keys'
+// max_running use up all that these may, and no more: fewer slots for it, but
+// their work is not ahead of it.
+func (c *core) besideCapped(now time.Time, t *Ticket, slots []float64, part float64) time.Duration {
+	taken := c.urgentLoad(now, t)
+	_, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool {
+		if o.capped == "" || o.capped == t.key {
+			return c.compete(o, t.lane)
+		}
+		if a := c.accounts[o.capped]; a != nil {
+			taken += float64(a.MaxRunning)
+		}
+		return false
+	})
+	return fill(slots, part*work, part*taken)
+}
+
+// mostTokens is more than any request has: beyond it nobody counts.
+const mostTokens = 1_000_000_000
+
+// bucket is a token bucket: it holds a minute's worth and fills up within a
+// minute. It counts what it lacks, in whole parts of a token, and time in whole
+// microseconds, so that it is exact however long it runs. It may lack more than
+// it can hold: what was used beyond its estimate is owed.
+type bucket struct {
+	size int           // a minute's worth; 0: no limit
+	owed int64         // what it lacks, in parts
+	at   time.Duration // when it did
+}
+
+// partsPerToken is such that a bucket gains size parts each microsecond.
+const partsPerToken = int64(time.Minute / time.Microsecond)
+
+// resize sets a minute's worth.
+func (b *bucket) resize(size int) {
+	if size == b.size {
+		return
+	}
+	b.size = min(size, mostTokens)
+	b.owed = min(b.owed, int64(b.size)*partsPerToken)
+}
+
+// drain lets the bucket fill up until at. A time before the last is that time.
+func (b *bucket) drain(at time.Duration) {
+	passed := int64((at - b.at) / time.Microsecond)
+	if passed <= 0 {
+		return
+	}
+	b.at = at
+	if b.size == 0 || passed > b.owed/int64(b.size) {
+		b.owed = 0
+		return
+	}
+	b.owed -= passed * int64(b.size)
+}
+
+// wait is how long it takes until n tokens are there.
+func (b *bucket) wait(n int) time.Duration {
+	if b.size == 0 {
+		return 0
+	}
+	return b.gaining(b.owed + int64(n-b.size)*partsPerToken)
+}
+
+func (b *bucket) untilFull() time.Duration {
+	if b.size == 0 {
+		return 0
+	}
+	return b.gaining(b.owed)
+}
+
+// gaining is how long the bucket takes to gain so many parts.
+func (b *bucket) gaining(parts int64) time.Duration {
+	if parts <= 0 {
+		return 0
+	}
+	return time.Duration((parts+int64(b.size)-1)/int64(b.size)) * time.Microsecond
+}
+
+// take takes n tokens, whether they are there or not.
+func (b *bucket) take(n int) {
+	if b.size > 0 {
+		b.owed = min(b.owed+int64(n)*partsPerToken, mostOwed)
+	}
+}
+
+// mostOwed is where a debt ends to grow: far from where sums would overflow.
+const mostOwed = 100 * mostTokens * partsPerToken
+
+// give gives n tokens back.
+func (b *bucket) give(n int) { b.owed = max(0, b.owed-int64(n)*partsPerToken) }
+
+// left is the number of whole tokens there are.
+func (b *bucket) left() int {
+	return int(max(0, int64(b.size)*partsPerToken-b.owed) / partsPerToken)
+}
+
+func (b *bucket) allowance() Allowance {
+	return Allowance{Limit: b.size, Remaining: b.left(), Reset: b.untilFull()}
+}
+
+// roundUp leaves what a person reads and never promises too much.
+func roundUp(d time.Duration) time.Duration {
+	unit := time.Millisecond
+	if d >= time.Second {
+		unit = 100 * time.Millisecond
+	}
+	return (d + unit - 1).Truncate(unit)
+}
