@@ -199,8 +199,8 @@ func (g *gatewayFront) refuse(j *journey, ref *admission.Refusal) {
 		outcome = admission.Failed
 	}
 	wait := ref.RetryAfter
-	if status == 429 || status == 503 {
-		wait = max(wait, time.Second)
+	if wait <= 0 && (status == 429 || status == 503) {
+		wait = time.Second
 	}
 	if wait > 0 {
 		wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)

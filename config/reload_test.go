@@ -106,7 +106,6 @@ affinity: {enabled: true, pin_slots: false}
 	require.Equal(t, []string{
 		"affinity: not in force in this version, though the file sets replicas[1].cache_tokens, affinity.enabled",
 		"fair shares between keys: not in force in this version, though the file sets keys.list[0].weight",
-		"limits per key: not in force in this version, though the file sets keys.list[0].max_running, keys.list[1].tokens_per_minute",
 	}, c.NotYetInForce())
 	require.Empty(t, parse(t, "affinity: {enabled: false}\n").NotYetInForce())
 }
