@@ -60,8 +60,8 @@ func (c *core) account(key string) *account {
 }
 
 // relimit gives the accounts their limits as configured now. What was used
-// stays used. An account without limits is kept while it would matter, should
-// the key come back.
+// stays used. An account that has no limits any more is kept while something of
+// it runs, should they come back.
 func (c *core) relimit(now time.Time) {
 	at := c.since(now)
 	for key, a := range c.accounts {

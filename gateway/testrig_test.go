@@ -49,6 +49,7 @@ type rigging struct {
 	retry     admission.Retry
 	settings  Settings
 	breaker   breaker.Config
+	limits    map[string]admission.Limits
 	faulty    bool // the gateway panics at each first token
 	observing bool // do not turn requests away for their deadlines
 	facts     replica.Facts
@@ -78,7 +79,7 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 	cfg := admission.Config{
 		Classes: []admission.Class{{Name: "standard", Deadline: time.Minute}}, DefaultClass: "standard",
 		Queue: admission.QueueLimits{MaxRequests: 1000, MaxBytes: 1 << 30}, Enabled: !o.observing, Observe: o.observing,
-		Retry: o.retry, Breaker: o.breaker, ProbeEvery: 2 * time.Second,
+		Retry: o.retry, Breaker: o.breaker, Limits: o.limits, ProbeEvery: 2 * time.Second,
 	}
 	o.settings.Classes = []Class{{"standard", time.Minute}}
 	o.settings.DefaultClass = "standard"
