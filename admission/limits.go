@@ -215,8 +215,11 @@ func (c *core) settle(now time.Time, t *Ticket) {
 	if !s.sent {
 		a.requests.give(1)
 	}
-	a.tokens.give(s.reserved)
-	a.tokens.take(s.used)
+	if s.used > s.reserved {
+		a.tokens.take(s.used - s.reserved)
+	} else {
+		a.tokens.give(s.reserved - s.used)
+	}
 	s.made = false
 }
 

@@ -443,19 +443,19 @@ func TestR12ExactAgainstAnOracle(t *testing.T) {
 					return
 				}
 				o := drop(rt, &under, "request")
-				tokens.add(o.reserved)
 				switch rapid.SampledFrom([]string{"ok", "unsent", "slow"}).Draw(rt, "end") {
 				case "ok":
 					used := Usage{PromptTokens: rapid.IntRange(1, 3000).Draw(rt, "used"), OutputTokens: rapid.IntRange(1, 300).Draw(rt, "made")}
-					tokens.add(-used.PromptTokens - used.OutputTokens)
+					tokens.add(o.reserved - used.PromptTokens - used.OutputTokens)
 					w.complete(o.t, used)
 				case "unsent":
 					requests.add(1)
+					tokens.add(o.reserved)
 					w.c.Finish(w.now, o.t.current, AttemptResult{Kind: ResultClientGone, NothingSent: true})
 					w.c.End(w.now, o.t, Cancelled, "")
 				case "slow":
 					w.c.Finish(w.now, o.t.current, AttemptResult{Kind: ResultSlowClient, Usage: Usage{PromptTokens: 5, OutputTokens: 5}})
-					tokens.add(-10)
+					tokens.add(o.reserved - 10)
 					w.c.End(w.now, o.t, Cancelled, "")
 				}
 			},
