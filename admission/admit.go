@@ -37,8 +37,8 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 		return ref
 	}
 	f := c.chooseModel(now, t, models)
-	t.decision.ForecastS = f.firstToken().Seconds()
-	t.decision.Candidates = c.notes(now, t, f.wait)
+	t.record.forecastS = f.firstToken().Seconds()
+	t.record.candidates = c.notes(now, t, f.wait)
 	if f.wait > 0 {
 		if ref := c.queueFull(now, ask, f); ref != nil {
 			return ref
@@ -51,9 +51,9 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 		if !c.cfg.Observe {
 			return c.unmeetable(f, ask, late, now)
 		}
-		t.decision.WouldRefuse = true
+		t.record.wouldRefuse = true
 	}
-	c.charge(t)
+	t.tab.charge()
 	c.pledge(now, t, f)
 	c.enqueue(now, t)
 	t.promise = t.item.Work

@@ -40,9 +40,11 @@ func (c *Controller) Admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.mu.Lock()
 	defer c.unlock()
 	ref := c.mu.admit(now, t, ask)
-	t.quota = c.mu.quota(now, t.account)
+	if t.tab != nil {
+		t.tab.quota = c.mu.quota(now, t.tab.of)
+	}
 	if ref != nil {
-		t.decision.RetryAfterS = ref.RetryAfter.Seconds()
+		t.record.retryAfterS = ref.RetryAfter.Seconds()
 	}
 	return ref
 }
@@ -53,6 +55,18 @@ func (c *Controller) Leave(now time.Time, t *Ticket) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.mu.leave(now, t)
+}
+
+// Notify has f called once when t.C has something to receive, at once if it has:
+// for a holder that waits for other things than channels. f must neither block
+// nor call the controller. After Notify with nil the one before is not called.
+func (c *Controller) Notify(t *Ticket, f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.wake = f; f != nil && len(t.c) > 0 {
+		t.wake = nil
+		f()
+	}
 }
 
 // FirstToken reports the first content of an attempt's answer.

@@ -113,8 +113,7 @@ func (c *core) arrive(now time.Time, a Arrival) *Ticket {
 	c.totals.Arrived++
 	c.totals.Queued++
 	c.budget.request(now)
-	t.account = c.account(a.Key)
-	t.quota = c.quota(now, t.account)
+	c.openTab(now, t)
 	return t
 }
 
@@ -123,8 +122,8 @@ func (c *core) setPhase(t *Ticket, p phase) {
 	c.totals.Queued -= count(t.phase == uploading || t.phase == waiting)
 	c.totals.Running -= count(t.phase == running || t.phase == between)
 	t.class.running -= int(count(t.phase == running || t.phase == between))
-	if t.account != nil && (t.phase == waiting) != (p == waiting) {
-		t.countQueued(p == waiting)
+	if t.tab != nil && (t.phase == waiting) != (p == waiting) {
+		t.tab.countQueued(p == waiting, t.work)
 	}
 	t.phase = p
 	c.totals.Queued += count(p == uploading || p == waiting)
@@ -185,7 +184,7 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 		c.finish(now, a, AttemptResult{Kind: ResultClientGone})
 	}
 	c.resolveSuspect(now, t)
-	c.settle(now, t)
+	c.settle(now, t.tab)
 	c.arrivedIn(t)
 	if t.promised { // what it took in truth, instead of what was expected
 		t.class.flow.add(now, t.used-t.promise)

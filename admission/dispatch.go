@@ -82,7 +82,7 @@ func (c *core) dispatch(now time.Time) {
 // laneFull reports whether no replica has a free slot for the lane. Answers
 // are kept for the length of a dispatch, in which slots only become fewer.
 func (c *core) laneFull(now time.Time, l lane) bool {
-	if c.capped(l) {
+	if l.capped.full() {
 		return true
 	}
 	if full, ok := c.full[l]; ok {
@@ -202,7 +202,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	a.FirstTokenTimeout = c.firstTokenTimeout(t, e, a.lease.cold)
 	a.MoveAfter = c.moveAfter(now, t, e)
 	t.current = a
-	t.account.begins(a)
+	t.account().begins(a)
 	m.runs.add(held)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
@@ -258,7 +258,7 @@ func (c *core) rebind(now time.Time, r *replica.Replica) {
 			c.again(t)
 		case r.FreeIn(now, m.pool) >= need(m.pool, t):
 			c.unbind(t)
-			if t.account.full() { // others of its key have begun meanwhile
+			if t.account().full() { // others of its key have begun meanwhile
 				c.again(t)
 				continue
 			}
@@ -346,13 +346,17 @@ func (c *core) turnAway(now time.Time, t *Ticket, ref *Refusal) {
 
 func (c *core) grantRefusal(t *Ticket, ref *Refusal) {
 	c.setPhase(t, between)
-	t.decision.RetryAfterS = ref.RetryAfter.Seconds()
+	t.record.retryAfterS = ref.RetryAfter.Seconds()
 	c.grant(t, Grant{Refusal: ref})
 }
 
 // grant hands a waiting ticket what it waits for; its channel has room.
 func (c *core) grant(t *Ticket, g Grant) {
 	t.c <- g
+	if wake := t.wake; wake != nil {
+		t.wake = nil
+		wake()
+	}
 	if c.noteGrants {
 		c.granted = append(c.granted, t)
 	}

@@ -64,10 +64,10 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	t, rep := a.ticket, a.lease.rep
 	v := judgeResult(r)
 	c.giveBack(now, a, r.Running)
-	t.spend(r)
+	t.tab.spend(r)
 	rep.Attempts++
 	rep.OutputTokens += int64(r.Usage.OutputTokens)
-	t.decision.Attempts = append(t.decision.Attempts, AttemptNote{
+	t.record.attempts = append(t.record.attempts, AttemptNote{
 		Replica: a.Replica, Result: v.label, Ms: float64(now.Sub(a.lease.begun)) / float64(time.Millisecond),
 	})
 	c.setPhase(t, between)
@@ -94,7 +94,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 	l := &a.lease
 	l.runs.remove(a)
-	a.ticket.account.ends(a)
+	a.ticket.account().ends(a)
 	c.q.Meter().Stop(now, a.ticket.class.index, l.width)
 	a.ticket.used += now.Sub(l.begun).Seconds() * float64(l.width)
 	if l.trial {
@@ -174,7 +174,7 @@ func (c *core) resolveSuspect(now time.Time, t *Ticket) {
 		return
 	}
 	t.suspect = nil
-	if len(t.decision.Attempts) > 1 {
+	if len(t.record.attempts) > 1 {
 		c.tellAnswered(now, t, s, breaker.Failure)
 		return
 	}

@@ -125,7 +125,7 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	}
 	held, own := false, c.ownWait(now, t)
 	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool {
-		held = held || o.capped != ""
+		held = held || o.capped != nil
 		return c.compete(o, t.lane)
 	})
 	if own == 0 && ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {

@@ -33,14 +33,31 @@ type account struct {
 	work             float64 // of what is queued, in slot-seconds
 }
 
-// charge is what a request has been booked at its key's account for.
-type charge struct {
-	made           bool
+// tab is what one request has with its key's account.
+type tab struct {
+	of             *account
+	quota          Quota   // as last told
 	prompt, output int     // tokens expected
+	charged        bool    // accepted, and not settled yet
 	reserved       int     // tokens taken from the bucket
 	work           float64 // counted in account.work; 0 unless it waits
 	sent           bool    // some replica may have worked for it
 	used           int     // tokens that its attempts took, as told or else as estimated
+}
+
+// account is that of the request's key; nil: it has no limits.
+func (t *Ticket) account() *account {
+	if t.tab == nil {
+		return nil
+	}
+	return t.tab.of
+}
+
+// openTab opens a request's tab if its key has limits.
+func (c *core) openTab(now time.Time, t *Ticket) {
+	if a := c.account(t.key); a != nil {
+		t.tab = &tab{of: a, quota: c.quota(now, a)}
+	}
 }
 
 // account finds a key's account, opened at its first request; nil where the
@@ -100,19 +117,20 @@ func (c *core) since(now time.Time) time.Duration { return now.Sub(c.began).Trun
 // overLimits refuses what its key's limits forbid now. Of several that do, the
 // one with the longest wait is named: coming back sooner would not help.
 func (c *core) overLimits(now time.Time, t *Ticket, model string) *Refusal {
-	a := t.account
-	if a == nil {
+	b := t.tab
+	if b == nil {
 		return nil
 	}
+	a := b.of
 	a.drain(c.since(now))
 	c.reserve(t, model)
-	if a.TokensPerMinute > 0 && t.charge.prompt > a.TokensPerMinute {
+	if a.TokensPerMinute > 0 && b.prompt > a.TokensPerMinute {
 		return &Refusal{
 			Reason: ReasonRateTokens, RetryAfter: max(a.tokens.untilFull(), time.Second), NoRetry: true,
-			Message: fmt.Sprintf("the prompt has about %d tokens, and the key may use %d tokens per minute: no wait can help", t.charge.prompt, a.TokensPerMinute),
+			Message: fmt.Sprintf("the prompt has about %d tokens, and the key may use %d tokens per minute: no wait can help", b.prompt, a.TokensPerMinute),
 		}
 	}
-	requests, tokens := a.requests.wait(1), a.tokens.wait(t.charge.prompt+t.charge.output)
+	requests, tokens := a.requests.wait(1), a.tokens.wait(b.prompt+b.output)
 	switch {
 	case requests > 0 && requests >= tokens:
 		return &Refusal{
@@ -123,7 +141,7 @@ func (c *core) overLimits(now time.Time, t *Ticket, model string) *Refusal {
 		return &Refusal{
 			Reason: ReasonRateTokens, RetryAfter: tokens,
 			Message: fmt.Sprintf("the key may use %d tokens per minute and has %d left; about %d for this request are free in %s",
-				a.TokensPerMinute, a.tokens.left(), t.charge.prompt+t.charge.output, roundUp(tokens)),
+				a.TokensPerMinute, a.tokens.left(), b.prompt+b.output, roundUp(tokens)),
 		}
 	case a.full() && a.MaxQueued == 0:
 		return a.tooMany(c.untilRoom(now, a, 0), fmt.Sprintf("the key has %d requests running, which is as many as it may", len(a.running)))
@@ -133,7 +151,7 @@ func (c *core) overLimits(now time.Time, t *Ticket, model string) *Refusal {
 
 // queueOverLimit refuses what would wait beyond its key's max_queued.
 func (c *core) queueOverLimit(now time.Time, t *Ticket, f forecast) *Refusal {
-	a := t.account
+	a := t.account()
 	if a == nil || a.MaxQueued == 0 || a.queued < a.MaxQueued || !a.full() && c.startsNow(now, t) {
 		return nil
 	}
@@ -157,39 +175,41 @@ func (c *core) startsNow(now time.Time, t *Ticket) bool {
 // answers to its key have had, but no more output than a full bucket has left
 // for it: that is a guess, and nobody shall be refused for ever by a guess.
 func (c *core) reserve(t *Ticket, model string) {
-	t.charge.prompt, t.charge.output = min(t.ask.PromptTokens, mostTokens), 0
+	b := t.tab
+	b.prompt, b.output = min(t.ask.PromptTokens, mostTokens), 0
 	if !t.ask.NoOutput {
-		t.charge.output = min(c.expectedOutput(t, model)*max(1, t.ask.Width), mostTokens)
+		b.output = min(c.expectedOutput(t, model)*max(1, t.ask.Width), mostTokens)
 	}
-	if most := t.account.TokensPerMinute; most > 0 {
-		t.charge.output = min(t.charge.output, max(0, most-t.charge.prompt))
+	if most := b.of.TokensPerMinute; most > 0 {
+		b.output = min(b.output, max(0, most-b.prompt))
 	}
 }
 
 // charge books an accepted request.
-func (c *core) charge(t *Ticket) {
-	a := t.account
-	if a == nil {
+func (b *tab) charge() {
+	if b == nil {
 		return
 	}
-	t.charge.made = true
-	a.requests.take(1)
-	if a.TokensPerMinute > 0 {
-		t.charge.reserved = t.charge.prompt + t.charge.output
-		a.tokens.take(t.charge.reserved)
+	b.charged = true
+	b.of.requests.take(1)
+	if b.of.TokensPerMinute > 0 {
+		b.reserved = b.prompt + b.output
+		b.of.tokens.take(b.reserved)
 	}
 }
 
 // spend notes what an attempt has used. One that failed before its client had
 // anything of it, or that the replica rejected, costs no tokens.
-func (t *Ticket) spend(r AttemptResult) {
-	s, u := &t.charge, r.Usage
-	s.sent = s.sent || !r.NothingSent
-	output := u.OutputTokens
+func (b *tab) spend(r AttemptResult) {
+	if b == nil {
+		return
+	}
+	b.sent = b.sent || !r.NothingSent
+	u, output := r.Usage, r.Usage.OutputTokens
 	switch r.Kind {
 	case ResultOK, ResultBroken, ResultSlowClient:
 		if u.PromptTokens == 0 && output == 0 {
-			output = s.output // it does not say
+			output = b.output // it does not say
 		}
 	case ResultClientGone:
 		if r.NothingSent {
@@ -199,35 +219,31 @@ func (t *Ticket) spend(r AttemptResult) {
 		return
 	}
 	if u.PromptTokens == 0 {
-		u.PromptTokens = s.prompt
+		u.PromptTokens = b.prompt
 	}
-	s.used = min(u.PromptTokens+output, mostTokens)
+	b.used = min(u.PromptTokens+output, mostTokens)
 }
 
 // settle puts what was used in the place of what was reserved. Of a request
 // that no replica has seen, nothing stays booked.
-func (c *core) settle(now time.Time, t *Ticket) {
-	a, s := t.account, &t.charge
-	if a == nil || !s.made {
+func (c *core) settle(now time.Time, b *tab) {
+	if b == nil || !b.charged {
 		return
 	}
-	a.drain(c.since(now))
-	if !s.sent {
-		a.requests.give(1)
+	b.charged = false
+	b.of.drain(c.since(now))
+	if !b.sent {
+		b.of.requests.give(1)
 	}
-	if s.used > s.reserved {
-		a.tokens.take(s.used - s.reserved)
+	if b.used > b.reserved {
+		b.of.tokens.take(b.used - b.reserved)
 	} else {
-		a.tokens.give(s.reserved - s.used)
+		b.of.tokens.give(b.reserved - b.used)
 	}
-	s.made = false
 }
 
 // quota is what the key has left.
 func (c *core) quota(now time.Time, a *account) Quota {
-	if a == nil {
-		return Quota{}
-	}
 	a.drain(c.since(now))
 	return Quota{Requests: a.requests.allowance(), Tokens: a.tokens.allowance()}
 }
@@ -236,17 +252,17 @@ func (c *core) quota(now time.Time, a *account) Quota {
 func (a *account) full() bool { return a != nil && a.MaxRunning > 0 && len(a.running) >= a.MaxRunning }
 
 // countQueued follows a request into the queue and out of it.
-func (t *Ticket) countQueued(waits bool) {
-	a, s := t.account, &t.charge
+func (b *tab) countQueued(waits bool, work float64) {
+	a := b.of
 	if waits {
-		s.work = t.work
+		b.work = work
 		a.queued++
-		a.work += s.work
+		a.work += work
 		return
 	}
 	a.queued--
-	a.work -= s.work
-	s.work = 0
+	a.work -= b.work
+	b.work = 0
 	if a.queued == 0 {
 		a.work = 0 // what rounding has left
 	}
@@ -272,17 +288,12 @@ func (a *account) ends(as *Assignment) {
 // it may: it moves to a lane of its key's own, which is full until one of
 // those ends. The other keys' requests pass it by (R2).
 func (c *core) holdBack(t *Ticket) bool {
-	if !t.account.full() {
+	if !t.account().full() {
 		return false
 	}
-	t.item.Lane.capped = t.key
+	t.item.Lane.capped = t.account()
 	c.q.Update(&t.item)
 	return true
-}
-
-// capped reports whether requests in a lane wait for their key's max_running.
-func (c *core) capped(l lane) bool {
-	return l.capped != "" && c.accounts[l.capped].full()
 }
 
 // untilRoom predicts when a key runs fewer than it may, with so much work, in
@@ -305,11 +316,11 @@ const mostTogether = 4096
 
 // ownWait predicts how long a request waits for its own key's max_running.
 func (c *core) ownWait(now time.Time, t *Ticket) time.Duration {
-	a := t.account
+	a := t.account()
 	if a == nil || a.MaxRunning == 0 || len(a.running)+a.queued < a.MaxRunning {
 		return 0
 	}
-	return c.untilRoom(now, a, a.work-t.charge.work)
+	return c.untilRoom(now, a, a.work-t.tab.work)
 }
 
 // besideCapped is the wait of a request if those that wait for their own keys'
@@ -318,12 +329,10 @@ func (c *core) ownWait(now time.Time, t *Ticket) time.Duration {
 func (c *core) besideCapped(now time.Time, t *Ticket, slots []float64, part float64) time.Duration {
 	taken := c.urgentLoad(now, t)
 	_, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool {
-		if o.capped == "" || o.capped == t.key {
+		if o.capped == nil || o.capped == t.account() {
 			return c.compete(o, t.lane)
 		}
-		if a := c.accounts[o.capped]; a != nil {
-			taken += float64(a.MaxRunning)
-		}
+		taken += float64(o.capped.MaxRunning)
 		return false
 	})
 	return fill(slots, part*work, part*taken)

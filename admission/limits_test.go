@@ -113,7 +113,7 @@ func TestR12TokensAreSettledByTheRealUsage(t *testing.T) {
 			require.Equal(t, Quota{Allowance{10, 9, 6 * time.Second}, Allowance{1000, 700, 18 * time.Second}}, tk.Quota())
 			w.c.Finish(w.now, w.granted(tk), tc.result)
 			w.c.End(w.now, tk, tc.out, "")
-			q := w.c.mu.quota(w.now, tk.account)
+			q := w.c.mu.quota(w.now, tk.tab.of)
 			require.Equal(t, max(0, 1000-tc.used), q.Tokens.Remaining)
 			require.Equal(t, time.Duration(tc.used)*60*time.Millisecond, q.Tokens.Reset)
 			require.Equal(t, tc.free, q.Requests.Remaining == 10)
@@ -167,7 +167,7 @@ func TestR12ARetryIsNotChargedAgain(t *testing.T) {
 	require.Equal(t, ActWait, next.Action)
 	w.granted(tk)
 	w.complete(tk, Usage{PromptTokens: 90, OutputTokens: 10})
-	require.Equal(t, Quota{Allowance{10, 9, 6 * time.Second}, Allowance{1000, 900, 6 * time.Second}}, w.c.mu.quota(w.now, tk.account))
+	require.Equal(t, Quota{Allowance{10, 9, 6 * time.Second}, Allowance{1000, 900, 6 * time.Second}}, w.c.mu.quota(w.now, tk.tab.of))
 }
 
 // R12: what no wait can help is told so; a guess alone keeps nobody out.
@@ -225,7 +225,7 @@ func TestR12CountersSurviveAReload(t *testing.T) {
 	}
 	want := Quota{Allowance{10, 8, 12 * time.Second}, Allowance{1000, 600, 24 * time.Second}}
 	with(map[string]Limits{"k": {RequestsPerMinute: 10, TokensPerMinute: 1000, MaxRunning: 2}, "new": {MaxRunning: 1}})
-	require.Equal(t, want, w.c.mu.quota(w.now, one.account))
+	require.Equal(t, want, w.c.mu.quota(w.now, one.tab.of))
 	_, ref := w.try("k", w.patientAsk(100, 100))
 	require.Equal(t, ReasonTooManyRunning, ref.Reason)
 
@@ -280,15 +280,15 @@ func TestR12MaxQueuedWaitsForMaxRunning(t *testing.T) {
 	second, third := w.must("k", w.patientAsk(100, 100)), w.must("k", w.patientAsk(100, 100))
 	w.waits(second)
 	w.waits(third)
-	require.InDelta(t, 11, second.decision.ForecastS, 1.5)
-	require.InDelta(t, 21, third.decision.ForecastS, 1.5)
+	require.InDelta(t, 11, second.record.forecastS, 1.5)
+	require.InDelta(t, 21, third.record.forecastS, 1.5)
 	_, ref := w.try("k", w.patientAsk(100, 100))
 	require.Equal(t, ReasonTooManyRunning, ref.Reason)
 	require.Contains(t, ref.Message, "2 requests waiting")
 	require.InDelta(t, 10, ref.RetryAfter.Seconds(), 2)
 
 	other := w.must("anonymous", w.patientAsk(100, 100))
-	require.Zero(t, other.decision.ForecastS-other.own.Seconds(), "what waits for its own key is not ahead")
+	require.Zero(t, other.record.forecastS-other.own.Seconds(), "what waits for its own key is not ahead")
 	w.granted(other)
 	require.Equal(t, 2, w.snap().Classes[1].Queued)
 

@@ -13,13 +13,13 @@ import (
 // lane is what the queue sorts by beside class and deadline: requests of one
 // lane can be served by exactly the same replicas.
 type lane struct {
-	model   string // as resolved; "" any
-	engines string // names of the engines that serve the path, joined
-	pin     string // only this replica
-	avoid   string // replicas tried already, joined: others first
-	tier    int    // replicas of higher tiers are not needed
-	context int    // only replicas with a larger context than this
-	capped  string // the key whose max_running they wait for; "" none
+	model   string   // as resolved; "" any
+	engines string   // names of the engines that serve the path, joined
+	pin     string   // only this replica
+	avoid   string   // replicas tried already, joined: others first
+	tier    int      // replicas of higher tiers are not needed
+	context int      // only replicas with a larger context than this
+	capped  *account // whose max_running they wait for; nil: nobody's
 }
 
 // phase is where a request is on its way.
@@ -47,6 +47,7 @@ type Ticket struct {
 	class   *classBook
 	at      time.Time
 	c       chan Grant
+	wake    func() // called once C has something; nil: nobody asked
 	phase   phase
 	ask     Ask
 	lane    lane
@@ -70,10 +71,16 @@ type Ticket struct {
 	promised bool // accepted
 	judged   bool // the promise has been called kept or broken
 	pledge   pledge
-	account  *account // of its key; nil: no limits
-	charge   charge
-	quota    Quota
-	decision Decision
+	tab      *tab // with its key; nil: that has no limits
+	record   record
+}
+
+// record is what of a request's Decision is known before its end.
+type record struct {
+	forecastS, retryAfterS float64
+	attempts               []AttemptNote
+	candidates             []CandidateNote
+	wouldRefuse            bool
 }
 
 // ID is the request's identifier.
@@ -84,7 +91,12 @@ func (t *Ticket) C() <-chan Grant { return t.c }
 
 // Quota is what the key had left when the request arrived, and once Admit has
 // returned, what it has left then; zero where it has no limits.
-func (t *Ticket) Quota() Quota { return t.quota }
+func (t *Ticket) Quota() Quota {
+	if t.tab == nil {
+		return Quota{}
+	}
+	return t.tab.quota
+}
 
 // suspect is an answered 5xx that may be the request's fault or the replica's.
 type suspect struct {

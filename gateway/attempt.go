@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -57,13 +58,17 @@ type attempt struct {
 // try makes one attempt and follows the controller's verdict: the job has ended
 // then, or it is to wait for another grant.
 func (j *job) try(a *admission.Assignment) {
-	at := &attempt{j: j, a: a, settings: j.settings}
+	at := attempts.Get().(*attempt)
+	at.j, at.a, at.settings = j, a, j.settings
 	defer at.leave()
 	if at.send() {
 		at.receive()
 	}
 	at.conclude(at.finish())
 }
+
+// attempts that are over serve again: each is large, and soon over for most.
+var attempts = sync.Pool{New: func() any { return new(attempt) }}
 
 // conclude brings what the attempt came to before the client.
 func (at *attempt) conclude(next admission.Next) {
@@ -79,7 +84,7 @@ func (at *attempt) conclude(next admission.Next) {
 		j.end(admission.Completed, "")
 	case result.Kind == admission.ResultSlowClient:
 		j.cancelled()
-	case result.Kind == admission.ResultClientGone && (j.left() || !j.wasCut()):
+	case result.Kind == admission.ResultClientGone && (at.undelivered || j.left() || !j.wasCut()):
 		j.cancelled()
 	case at.committed:
 		at.breakOff()
@@ -160,6 +165,8 @@ func (at *attempt) leave() {
 		at.finish()
 	}
 	at.drop()
+	*at = attempt{}
+	attempts.Put(at)
 }
 
 // over says what the attempt has come to, and why in words for logs.

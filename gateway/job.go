@@ -38,9 +38,12 @@ type job struct {
 	reason  admission.Reason
 
 	rc       http.ResponseController
+	conn     *clientConn // nil: its writes cannot be held together
 	settings *Settings
 	writeBy  time.Time // write deadline now set on the client's connection
 	headSent bool      // a status has been sent: an error can only be an event
+	parked   bool      // it waits without the server: see park
+	restless bool      // its client does not wait for the answer with its next request: it is not parked
 	severed  bool      // the connection must be cut, not ended
 	kept     *answer   // the last answer of a replica that may have to be passed on
 	renamed  []byte    // body with the model's name that the replica knows
@@ -71,6 +74,7 @@ type travel struct {
 // the books itself.
 func (j *job) run() (admission.Outcome, admission.Reason) {
 	j.rc = *http.NewResponseController(j.w)
+	j.conn = connOf(j.r)
 	j.settings = j.gw.settings()
 	forwardable(j.r.Header)
 	// All of the body has been read. Unless it is closed the server looks for
@@ -78,13 +82,20 @@ func (j *job) run() (admission.Outcome, admission.Reason) {
 	j.r.Body.Close()
 	unwatch := context.AfterFunc(j.r.Context(), j.cutShort)
 	defer unwatch()
-	defer j.release()
-	for j.outcome == admission.OutcomeNone {
+	defer j.rest()
+	for j.outcome == admission.OutcomeNone && !j.parked {
 		if a := j.wait(); a != nil {
 			j.try(a)
 		}
 	}
 	return j.outcome, j.reason
+}
+
+// rest gives up what the job needs no more when it has ended.
+func (j *job) rest() {
+	if !j.parked {
+		j.release()
+	}
 }
 
 // end notes how the request ended.
@@ -100,6 +111,12 @@ func (j *job) wait() *admission.Assignment {
 	}
 	if j.settings.Heartbeat > 0 && j.hearsBeats() {
 		return j.waitBeating()
+	}
+	n := j.gw.waiting.Add(1)
+	defer j.gw.waiting.Add(-1)
+	if j.parks(n) {
+		j.park()
+		return nil
 	}
 	select {
 	case g := <-j.ticket.C():

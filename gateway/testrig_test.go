@@ -43,16 +43,17 @@ var rigs atomic.Int64
 
 // rigging is what a test may want otherwise.
 type rigging struct {
-	replicas  int
-	engine    replica.Engine
-	slots     int
-	retry     admission.Retry
-	settings  Settings
-	breaker   breaker.Config
-	limits    map[string]admission.Limits
-	faulty    bool // the gateway panics at each first token
-	observing bool // do not turn requests away for their deadlines
-	facts     replica.Facts
+	replicas   int
+	engine     replica.Engine
+	slots      int
+	retry      admission.Retry
+	settings   Settings
+	breaker    breaker.Config
+	limits     map[string]admission.Limits
+	faulty     bool  // the gateway panics at each first token
+	parkBehind int64 // 0: whoever waits is parked
+	observing  bool  // do not turn requests away for their deadlines
+	facts      replica.Facts
 }
 
 func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
@@ -98,6 +99,7 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 		observer = faulty{r.seen}
 	}
 	r.gw = New(o.settings, r.ctl, observer)
+	r.gw.parkBehind = o.parkBehind
 	r.start(o)
 	return r
 }
@@ -116,7 +118,7 @@ func (r *rig) start(o rigging) {
 	require.NoError(r.t, err)
 	r.addr = l.Addr().String()
 	server := NewServer(o.settings, r.gw)
-	wg.Go(func() { server.Serve(l) })
+	wg.Go(func() { r.gw.Serve(server, l) })
 	r.t.Cleanup(func() {
 		server.Close()
 		r.troupe.close()
