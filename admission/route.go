@@ -58,7 +58,7 @@ type route struct {
 
 // route finds a lane's route.
 func (c *core) route(l lane) *route {
-	l.capped = nil // whoever waits for it, the replicas are the same
+	l.capped = nil                             // whoever waits for it, the replicas are the same
 	if c.lastRoute != nil && c.lastLane == l { // a decision asks several times
 		return c.lastRoute
 	}
