@@ -13,6 +13,9 @@ func (c *core) enqueue(now time.Time, t *Ticket) {
 	t.since = now
 	it := &t.item
 	it.Class, it.Lane, it.Deadline, it.Value = t.class.index, t.lane, t.ask.Deadline, t
+	if t.account().full() {
+		it.Lane.capped = t.account()
+	}
 	it.Bytes, it.Width, it.Work = t.ask.Bytes, t.ask.Width, t.work
 	it.Latest = c.latest(t)
 	c.setPhase(t, waiting)

@@ -303,6 +303,25 @@ func TestR12MaxQueuedWaitsForMaxRunning(t *testing.T) {
 	w.waits(w.must("k", w.patientAsk(100, 100)))
 }
 
+// R12, R4: a key that may run one request takes one slot from the others' forecast,
+// however many of its own wait.
+func TestR12AQueueOfOneKeyIsOneSlotToOthers(t *testing.T) {
+	w := limited(t, 4, Limits{MaxRunning: 1, MaxQueued: 100})
+	w.teach(10 * time.Second)
+	w.granted(w.must("k", w.patientAsk(100, 100)))
+	for range 3 {
+		w.granted(w.must("anonymous", w.patientAsk(100, 100)))
+	}
+	for range 10 {
+		w.waits(w.must("k", w.patientAsk(100, 100)))
+	}
+	wait := func(tk *Ticket) float64 { return tk.record.forecastS - 1 }
+	require.InDelta(t, 10, wait(w.must("anonymous", w.patientAsk(100, 100))), 0.1)
+	// All slots are free in 10 s; one is k's for good, and the work of the one
+	// before it is spread over the other three.
+	require.InDelta(t, 10+10./3, wait(w.must("anonymous", w.patientAsk(100, 100))), 0.1)
+}
+
 // R12, R5: one that waits for its own key is turned away in time, like others.
 func TestR12WhatWaitsForItsKeyExpires(t *testing.T) {
 	w := limited(t, 8, Limits{MaxRunning: 1, MaxQueued: 5})
