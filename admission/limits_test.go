@@ -157,6 +157,19 @@ func TestR12NothingIsChargedForNothing(t *testing.T) {
 	require.True(t, w.snap().Totals.Balanced())
 }
 
+// R12: limits hold where admission only watches, and where it is off.
+func TestR12LimitsHoldWithoutAdmission(t *testing.T) {
+	for _, change := range []func(*Config){func(c *Config) { c.Enabled = false }, func(c *Config) { c.Observe = true }} {
+		cfg := testConfig(rep("a", 4))
+		cfg.Limits = map[string]Limits{"k": {RequestsPerMinute: 1}}
+		change(&cfg)
+		w := newWorld(t, cfg)
+		w.must("k", w.ask())
+		_, ref := w.try("k", w.ask())
+		require.Equal(t, ReasonRateRequests, ref.Reason)
+	}
+}
+
 // R12: a retry is the same request, and costs nothing more.
 func TestR12ARetryIsNotChargedAgain(t *testing.T) {
 	cfg := testConfig(rep("a", 4), rep("b", 4))
