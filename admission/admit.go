@@ -38,7 +38,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	}
 	f := c.chooseModel(now, t, models)
 	t.record.forecastS = f.firstToken().Seconds()
-	t.record.candidates = c.notes(now, t, f.wait)
+	t.record.candidates = c.notes(now, t, f)
 	if f.wait > 0 {
 		if ref := c.queueFull(now, ask, f); ref != nil {
 			return ref
@@ -254,7 +254,7 @@ func (c *core) retier() {
 // queueFull refuses what the queue has no room for.
 func (c *core) queueFull(now time.Time, ask Ask, f forecast) *Refusal {
 	q := c.cfg.Queue
-	waiting := c.q.Len() + len(c.bound)
+	waiting := c.q.Len() + len(c.bound) + len(c.waitlist)
 	switch {
 	case q.MaxRequests > 0 && waiting >= q.MaxRequests:
 		return &Refusal{

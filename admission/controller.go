@@ -74,6 +74,7 @@ func (c *Controller) FirstToken(now time.Time, a *Assignment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.judge(now, a.ticket)
+	c.mu.filled(now, a)
 }
 
 // Overdue is asked when FirstTokenTimeout has passed without a token. A

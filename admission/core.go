@@ -23,6 +23,7 @@ type core struct {
 	lastRoute *route // of lastLane; nil: none
 	running   map[*replica.Slots]*runs
 	bound     map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
+	memory                         // of prompt caches
 	seq       uint64
 	turn      int // rotates ties between equal replicas
 
@@ -84,6 +85,7 @@ func (c *core) init(cfg Config, now time.Time) {
 	for i, cl := range cfg.Classes {
 		c.classes = append(c.classes, &classBook{name: cl.Name, index: i})
 	}
+	c.memory.init(cfg.Affinity)
 	for _, rc := range cfg.Replicas {
 		c.addReplica(rc)
 	}
@@ -164,9 +166,12 @@ func (c *core) leave(now time.Time, t *Ticket) {
 
 // unqueue takes a waiting ticket off the queue or off the replica it is bound to.
 func (c *core) unqueue(now time.Time, t *Ticket) {
-	if t.bound != nil {
+	switch {
+	case t.bound != nil:
 		c.unbind(t)
-	} else {
+	case t.parked.at != nil:
+		c.unpark(t)
+	default:
 		c.q.Remove(&t.item)
 	}
 	t.queued += now.Sub(t.since)

@@ -31,10 +31,12 @@ func (c *core) classState(now time.Time, b *classBook) ClassState {
 		Name: b.name, Queued: c.q.ClassLen(b.index), QueuedBytes: c.q.ClassBytes(b.index), Running: b.running,
 		Arrived: b.arrived, Kept: b.kept, Broken: b.broken,
 	}
-	for t := range c.bound {
-		if t.class == b {
-			cs.Queued++
-			cs.QueuedBytes += t.ask.Bytes
+	for _, aside := range [...]map[*Ticket]struct{}{c.bound, c.waitlist} {
+		for t := range aside {
+			if t.class == b {
+				cs.Queued++
+				cs.QueuedBytes += t.ask.Bytes
+			}
 		}
 	}
 	if b.latest == (lane{}) {

@@ -65,6 +65,7 @@ type Ticket struct {
 	avoid   []string
 	suspect *suspect // an answered 5xx whose blame waits for a second opinion (R7, poison)
 	bound   *member
+	parked  parked
 	current *Assignment
 
 	counted  bool // in its class's arrivals
@@ -117,7 +118,11 @@ type lease struct {
 	begun  time.Time
 	first  time.Time // estimated first token; zero: nothing is known
 	cold   bool
-	p      int // progress mark of the engine when last asked
+	cached int             // tokens of the prompt believed to be in the replica's cache when it was sent
+	caches *replica.Caches // of the prompt; nil: no account is kept
+	slot   int             // as caches gave it
+	filled bool            // the replica is known to have processed the prompt
+	p      int             // progress mark of the engine when last asked
 	more   time.Duration
 	state  leaseState
 	blame  bool // moved away from: Released decides whether it hung

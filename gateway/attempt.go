@@ -195,6 +195,7 @@ func (at *attempt) finish() admission.Next {
 		j.gw.bury(at.a, at.exchange, at.width())
 	}
 	j.record.Usage = result.Usage
+	j.record.Affinity, j.record.CachedTokens = at.a.Affinity, at.expected()
 	j.gw.observer.AttemptEnded(at.a.Replica, next.Result)
 	if next.Action == admission.ActWait {
 		j.gw.observer.Retried(next.Retry)
@@ -202,11 +203,21 @@ func (at *attempt) finish() admission.Next {
 	return next
 }
 
+// expected is how many of the prompt tokens that the answer reports were expected
+// from the replica's cache.
+func (at *attempt) expected() int {
+	n, said, estimated := at.a.CachedTokens, at.result.Usage.PromptTokens, at.j.ask.PromptTokens
+	if said > 0 && estimated > 0 {
+		n = int(float64(n) * float64(said) / float64(estimated))
+	}
+	return n
+}
+
 // width is how many slots the attempt fills there.
 func (at *attempt) width() int { return max(1, at.j.ask.Width) }
 
 // ask makes the request that goes to the replica: the client's own bytes but
-// for an alias's model.
+// for an alias's model and a slot that is asked for.
 func (at *attempt) ask() {
 	j := at.j
 	body := j.body
@@ -215,6 +226,9 @@ func (at *attempt) ask() {
 			j.renamed, j.renameTo = dialect.ReplaceModel(j.body, j.ask, m), m
 		}
 		body = j.renamed
+	}
+	if at.a.Pinned {
+		body = dialect.PinSlot(j.ep, body, j.ask, at.a.Slot)
 	}
 	extra := append(at.extra[:0], "Via", j.gw.viaHeader(j.r.Header), "X-Request-Id", j.id, "Accept-Encoding", "identity")
 	if !j.deadline.IsZero() {

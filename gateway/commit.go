@@ -46,7 +46,7 @@ func (j *job) begin(h head) {
 	mark(to, "X-Switchyard-Replica", j.values[0:1:1], h.assignment.Replica)
 	mark(to, "X-Switchyard-Attempts", j.values[1:2:2], strconv.Itoa(h.assignment.Attempt))
 	mark(to, "X-Switchyard-Queue-Ms", j.values[2:3:3], strconv.FormatInt(h.assignment.Queued.Milliseconds(), 10))
-	mark(to, "X-Switchyard-Affinity", j.values[3:4:4], "none")
+	mark(to, "X-Switchyard-Affinity", j.values[3:4:4], h.assignment.Affinity.String())
 	j.sendHead(h.status)
 }
 

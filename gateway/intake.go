@@ -320,6 +320,8 @@ func (q *visit) askFor(j *job) (admission.Ask, *denial) {
 		NoOutput: q.ep.Kind == dialect.KindEmbed || q.ep.Kind == dialect.KindRerank,
 		Deadline: due, ClientDeadline: stated, Once: j.ask.Store,
 	}
+	ask.Chain, ask.Hint = q.chain(&j.ask)
+	j.ask.Chain = nil // it is kept once while the request waits
 	if prev := j.ask.PreviousResponse; prev != "" {
 		pin, ok := q.g.stored.find(prev, q.keyName())
 		if !ok {

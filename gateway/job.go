@@ -68,6 +68,9 @@ type travel struct {
 	Queued     time.Duration
 	FirstToken time.Duration // from the end of the headers; zero: none was seen
 	Usage      admission.Usage
+
+	Affinity     admission.Affinity
+	CachedTokens int // prompt tokens expected in the replica's cache, in the tokens of Usage
 }
 
 // run brings the request to its end and says which end it was. It never closes

@@ -53,6 +53,8 @@ type rigging struct {
 	faulty     bool  // the gateway panics at each first token
 	parkBehind int64 // 0: whoever waits is parked
 	observing  bool  // do not turn requests away for their deadlines
+	affinity   bool
+	pinned     bool // llama.cpp is told which slot to use
 	facts      replica.Facts
 }
 
@@ -80,7 +82,7 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 	cfg := admission.Config{
 		Classes: []admission.Class{{Name: "standard", Deadline: time.Minute}}, DefaultClass: "standard",
 		Queue: admission.QueueLimits{MaxRequests: 1000, MaxBytes: 1 << 30}, Enabled: !o.observing, Observe: o.observing,
-		Retry: o.retry, Breaker: o.breaker, Limits: o.limits, ProbeEvery: 2 * time.Second,
+		Affinity: o.affinity, Retry: o.retry, Breaker: o.breaker, Limits: o.limits, ProbeEvery: 2 * time.Second,
 	}
 	o.settings.Classes = []Class{{"standard", time.Minute}}
 	o.settings.DefaultClass = "standard"
@@ -90,7 +92,7 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 		u, err := url.Parse(at)
 		require.NoError(t, err)
 		r.names = append(r.names, name)
-		cfg.Replicas = append(cfg.Replicas, replica.Config{Name: name, URL: at, Engine: o.engine, Slots: map[string]int{"*": o.slots}})
+		cfg.Replicas = append(cfg.Replicas, replica.Config{Name: name, URL: at, Engine: o.engine, Slots: map[string]int{"*": o.slots}, PinSlots: o.pinned})
 		o.settings.Replicas = append(o.settings.Replicas, Replica{Name: name, URL: u})
 	}
 	r.ctl = admission.New(cfg, time.Now())
