@@ -47,7 +47,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	if ref := c.queueOverLimit(now, t, f); ref != nil {
 		return ref
 	}
-	if late := f.total() - ask.Deadline.Sub(now); late > 0 && c.cfg.Enabled && f.known {
+	if late := f.total() - ask.Deadline.Sub(now); late > 0 && c.cfg.Enabled && f.known && !c.outdated(now, t.lane) {
 		if !c.cfg.Observe {
 			return c.unmeetable(f, ask, late, now)
 		}

@@ -292,6 +292,7 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 		return // a load of unknown length is in every figure
 	}
 	l.rep.Speed(a.Model).Learn(s)
+	l.runs.learned = now
 	if u.OutputTokens > 0 {
 		c.learnOutput(t, a.Model, u.OutputTokens)
 	}

@@ -79,6 +79,29 @@ func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
 	return e
 }
 
+// doubted is what a promise may be refused for: who knows little rather accepts.
+func (e estimate) doubted(m *member) estimate {
+	if d := time.Duration(m.speed.Doubt()); d > 1 {
+		e.prompt, e.rest, e.slack = e.prompt/d, e.rest/d, e.slack/d
+	}
+	return e
+}
+
+// outdatedAfter is when nothing that was learned holds for sure any more.
+const outdatedAfter = time.Minute
+
+// outdated reports whether nobody runs or has run lately on any replica of a lane:
+// if everyone were refused for what was learned before, it would never be
+// learned otherwise.
+func (c *core) outdated(now time.Time, l lane) bool {
+	for _, m := range c.usable(now, l) {
+		if len(m.runs.list) > 0 || now.Sub(m.runs.learned) < outdatedAfter {
+			return false
+		}
+	}
+	return true
+}
+
 // loading is what the model still takes to be in memory.
 func loading(m *member, t *Ticket) time.Duration {
 	if !m.rep.Cold(t.lane.model) {
@@ -110,7 +133,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 	likely := c.likely(c.look(t))
 	for i, m := range members {
 		cached := c.cachedOn(m)
-		e := c.estimate(m, t, cached)
+		e := c.estimate(m, t, cached).doubted(m)
 		if i == 0 || e.own() < best.own() {
 			best = e
 		}
@@ -119,7 +142,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 			t.own = own
 		}
 		if cached != likely {
-			e = c.estimate(m, t, likely)
+			e = c.estimate(m, t, likely).doubted(m)
 		}
 		t.work += float64(e.prompt+e.rest) * float64(need(m.pool, t))
 	}

@@ -20,6 +20,8 @@ type member struct {
 type runs struct {
 	list   []run
 	parked int // requests that wait for one of them to end
+
+	learned time.Time // when one last told how long it took; zero: never
 }
 
 // run is an attempt with what forecasts need of it, side by side, since they
