@@ -162,8 +162,12 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	if f.none {
 		return f
 	}
-	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, t.lane) })
-	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
+	held, own := false, c.ownWait(now, t)
+	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool {
+		held = held || o.capped != nil
+		return c.compete(o, t.lane)
+	})
+	if own == 0 && ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
 		if c.found > 0 && t.ask.Width <= 1 {
 			c.atOnce(now, t, members, &f)
 		}
@@ -171,10 +175,13 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	}
 	slots, part := c.slotTimes(now, members, t.item.Seq)
 	f.wait = fill(slots, part*work, part*c.urgentLoad(now, t))
+	if held {
+		f.wait = min(f.wait, c.besideCapped(now, t, slots, part))
+	}
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share*float64(max(1, len(slots)))/part))
 	}
-	f.wait = t.class.margin.stretch(f.wait)
+	f.wait = t.class.margin.stretch(max(f.wait, own))
 	if c.found > 0 {
 		c.inTurn(t, members, &f)
 	}
