@@ -14,11 +14,14 @@ import (
 //  1. a stopping gateway refuses;
 //  2. the names are resolved to replicas: none has the model → 404, all that
 //     have it are out → 503;
-//  3. the forecast of each candidate model is made; the first that meets the
+//  3. the limits of its key refuse (R12);
+//  4. the forecast of each candidate model is made; the first that meets the
 //     deadline is taken, else the first that is served;
-//  4. a full queue refuses, unless a slot is free now;
-//  5. a forecast past the deadline refuses (R4), unless admission only observes;
-//  6. otherwise the request is promised, queued, and the queue is dispatched.
+//  5. a full queue refuses, or too many of its key's in it, unless a slot is
+//     free now;
+//  6. a forecast past the deadline refuses (R4), unless admission only observes;
+//  7. otherwise the request is charged to its key, promised, queued, and the
+//     queue is dispatched.
 func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	t.ask, t.engines = ask, c.joinEngines(ask.Engines)
 	c.reclass(t, ask.Class)
@@ -28,6 +31,9 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	}
 	models, ref := c.resolve(now, ask, t.engines)
 	if ref != nil {
+		return ref
+	}
+	if ref := c.overLimits(now, t, models[0]); ref != nil {
 		return ref
 	}
 	t.class.claims.came(now, t.key, c.weightOf(t.key))
@@ -40,12 +46,16 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 			return ref
 		}
 	}
+	if ref := c.queueOverLimit(now, t, f); ref != nil {
+		return ref
+	}
 	if late := f.total() - ask.Deadline.Sub(now); late > 0 && c.cfg.Enabled && f.known && !c.outdated(now, t.lane) {
 		if !c.cfg.Observe {
 			return c.unmeetable(f, ask, late, now)
 		}
 		t.record.wouldRefuse = true
 	}
+	t.tab.charge()
 	c.pledge(now, t, f)
 	c.enqueue(now, t)
 	t.promise = t.item.Work

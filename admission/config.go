@@ -16,6 +16,7 @@ type Config struct {
 	Replicas     []replica.Config
 	Queue        QueueLimits
 	Weights      map[string]float64 // of keys inside a class, by name; 1 where there is none
+	Limits       map[string]Limits  // by key name; a key that is absent has none
 	Keep         float64            // share of promises to keep, 0…1; 0: 0.95
 	Enabled      bool               // false: every request is accepted and none turned away for its deadline
 	Observe      bool               // as if not enabled, but what would have been refused is counted

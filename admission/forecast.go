@@ -156,9 +156,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 	return best, members
 }
 
-// forecast predicts a request's way in its lane. Requests that would go before
-// it and what runs are counted as work in slot-seconds, and shared among the
-// slots that it can use.
+// forecast predicts a request's way in its lane.
 func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	best, members := c.weigh(now, t)
 	f := forecast{whole: t.ask.ClientDeadline && !t.ask.Stream, none: len(members) == 0}
@@ -167,30 +165,49 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 		return f
 	}
 	c.describe(t)
-	competes := func(o lane) bool { return c.compete(o, t.lane) }
-	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, competes)
-	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
-		if c.found > 0 && t.ask.Width <= 1 {
-			c.atOnce(now, t, members, &f)
+	if c.queueing(now, t, members, &f) {
+		if c.found > 0 {
+			c.inTurn(t, members, &f)
 		}
-		return f
-	}
-	b := c.slotTimes(now, members, t.item.Seq)
-	b.work, b.ahead = work, float64(ahead)
-	b.taken = b.part * c.urgentLoad(now, t)
-	f.turn = c.q.Turn(&t.item, competes)
-	b.own = work - f.turn.Urgent
-	f.ordered = c.wait(now, t, b)
-	f.wait = f.ordered
-	if f.turn.Others > 0 || !t.class.claims.alone(t.key) {
-		f.wait = c.shared(now, t, &f, b)
-	}
-	n := float64(len(b.slots))
-	t.item.Slots = max(n-b.taken, 0.05*n) / b.part / t.class.margin.factor()
-	if c.found > 0 {
-		c.inTurn(t, members, &f)
+	} else if c.found > 0 && t.ask.Width <= 1 {
+		c.atOnce(now, t, members, &f)
 	}
 	return f
+}
+
+// queueing predicts how long a request waits; it is false where it need not.
+// Requests that would go before it and what runs are counted as work in
+// slot-seconds, and shared among the slots that it can use.
+func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast) bool {
+	own, held := c.ownWait(now, t), 0.0 // slots of those that wait for their own keys, and are due no more
+	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool {
+		if o.capped != nil && o.capped != t.account() {
+			held += float64(o.capped.MaxRunning)
+		}
+		return c.compete(o, t.lane)
+	})
+	if own == 0 && ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
+		return false
+	}
+	b := c.slotTimes(now, members, t.item.Seq)
+	b.work, b.ahead, b.taken = work, float64(ahead), b.part*c.urgentLoad(now, t)
+	n, margin := float64(len(b.slots)), &t.class.margin
+	t.item.Slots = max(n-b.taken, 0.05*n) / b.part / margin.factor()
+	f.turn = c.q.Turn(&t.item, func(o lane) bool {
+		return (o.capped == nil || o.capped == t.account()) && c.compete(o, t.lane)
+	})
+	b.own = work - f.turn.Urgent
+	f.ordered = c.wait(now, t, b)
+	if held > 0 {
+		f.ordered = min(f.ordered, c.besideCapped(now, t, b))
+	}
+	f.wait = f.ordered
+	if f.turn.Others > 0 || !t.class.claims.alone(t.key) {
+		b.taken += b.part * held
+		f.wait = c.shared(now, t, f, b)
+	}
+	f.ordered, f.wait = margin.stretch(max(f.ordered, own)), margin.stretch(max(f.wait, own))
+	return true
 }
 
 // backlog is what a request waits for: work, and the slots that do it.
@@ -207,13 +224,13 @@ type backlog struct {
 // standard deviation of that.
 type slotTime struct{ free, spread float64 }
 
-// wait forecasts how long a request's backlog takes.
+// wait forecasts how long a request's backlog takes, before it is calibrated.
 func (c *core) wait(now time.Time, t *Ticket, b backlog) time.Duration {
 	wait := min(fill(b.slots, b.part*b.work, b.taken), b.soon())
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		wait = min(wait, b.waitAtShare(share))
 	}
-	return t.class.margin.stretch(wait)
+	return wait
 }
 
 // notes lists the replicas that a forecast considered, for the record.
@@ -274,8 +291,7 @@ func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (b backlo
 // one that has outlived its estimate is expected to need a part of its age again.
 func (r *run) remaining(at time.Duration, pace float64) slotTime {
 	if r.lengths == nil || pace <= 0 || r.first == 0 {
-		left := max(r.until-at, (at-r.begun)/8).Seconds()
-		return slotTime{left, left}
+		return slotTime{free: max(r.until-at, (at-r.begun)/8).Seconds()}
 	}
 	before := max(0, r.first-at)
 	had := max(0, (at-r.first).Seconds()/pace)

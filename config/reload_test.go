@@ -103,9 +103,7 @@ keys:
 admission: {enabled: true}
 affinity: {enabled: true, pin_slots: true}
 `)
-	require.Equal(t, []string{
-		"limits per key: not in force in this version, though the file sets keys.list[0].max_running, keys.list[1].tokens_per_minute",
-	}, c.NotYetInForce())
+	require.Empty(t, c.NotYetInForce())
 	require.Empty(t, parse(t, "affinity: {pin_slots: true}\n").NotYetInForce())
 }
 

@@ -112,7 +112,7 @@ func (c *class[L]) charge(f *flow[L], work float64) {
 // Turn is what goes before an item in its fair turn, in slot-seconds.
 type Turn struct {
 	Urgent  float64 // of more urgent classes
-	Own     float64 // of its own key: what has earlier deadlines, and what it has had more than its share
+	Own     float64 // of its own key: what has earlier deadlines, and what it has had beyond its share, as if that still waited
 	Theirs  float64 // of the other keys that wait, meanwhile
 	Others  float64 // weight of those
 	Waiting bool    // its key has work waiting in the class
@@ -155,7 +155,10 @@ func (q *Queue[L]) Turn(it *Item[L], competes func(L) bool) (t Turn) {
 		}
 	}
 	t.Urgent, t.Others = seconds(urgent), max(0, t.Others)
-	t.Own = lead + seconds(ahead)
+	t.Own = seconds(ahead)
+	if t.Others > 0 { // else nobody is owed it now
+		t.Own += lead
+	}
 	t.Theirs = min(seconds(all-own), t.Own/weight*t.Others)
 	return t
 }

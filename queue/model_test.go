@@ -489,7 +489,7 @@ func (m *model) turn(it *Item[string], competes func(string) bool) Turn {
 	for st := range streams {
 		t.Others += keyWeights[st[1]]
 	}
-	if k := m.keys[w]; k != nil {
+	if k := m.keys[w]; k != nil && t.Others > 0 {
 		virtual := m.virtual[it.Class]
 		if m.waiting(it.Class, "", it.Lane) {
 			virtual = m.local[where{it.Class, it.Lane}]
