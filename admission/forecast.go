@@ -210,29 +210,6 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 	return true
 }
 
-// backlog is what a request waits for: work, and the slots that do it.
-type backlog struct {
-	slots []slotTime
-	part  float64 // of all slots that these are
-	ahead float64 // requests that go before it
-	work  float64 // slot-seconds of those
-	own   float64 // of that in its own class
-	taken float64 // of these slots, those that others keep busy meanwhile
-}
-
-// slotTime is when a slot is expected to be free, in seconds from now, and one
-// standard deviation of that.
-type slotTime struct{ free, spread float64 }
-
-// wait forecasts how long a request's backlog takes, before it is calibrated.
-func (c *core) wait(now time.Time, t *Ticket, b backlog) time.Duration {
-	wait := min(fill(b.slots, b.part*b.work, b.taken), b.soon())
-	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
-		wait = min(wait, b.waitAtShare(share))
-	}
-	return wait
-}
-
 // notes lists the replicas that a forecast considered, for the record.
 func (c *core) notes(now time.Time, t *Ticket, f forecast) []CandidateNote {
 	members := c.usable(now, t.lane)
@@ -307,56 +284,6 @@ func (c *core) urgentLoad(now time.Time, t *Ticket) (n float64) {
 		n += c.classes[i].flow.sum(now) / span
 	}
 	return n
-}
-
-// waitAtShare is the wait in a class that is served at its min_share alone: while
-// it has had less, it never has to wait longer (R3).
-func (b *backlog) waitAtShare(share float64) time.Duration {
-	level := 0.0
-	for i, s := range b.slots {
-		if i == 0 || s.free < level {
-			level = s.free
-		}
-	}
-	return seconds(level + max(0, b.own)*b.part/(share*float64(max(1, len(b.slots)))))
-}
-
-// soon is the wait of one who has but few before it: until as many slots are
-// free. That is sooner than any of them is on average, since of many slots the
-// first to be free is one that was expected later. Each is taken to become free
-// evenly over what its expected time is uncertain by. With more before it than
-// half of the slots, work is what matters, and soon is endless.
-func (b *backlog) soon() time.Duration {
-	n := float64(len(b.slots))
-	want := b.part * (b.ahead + 1) / max(1-b.taken/max(n, 1), 0.05)
-	if n == 0 || want > max(n/2, 1) {
-		return math.MaxInt64
-	}
-	// Of hundreds a part tells it as well.
-	step, looked, last := 1+len(b.slots)/maxLooked, 0.0, 0.0
-	for i := 0; i < len(b.slots); i += step {
-		looked++
-		last = max(last, b.slots[i].free)
-	}
-	want *= looked / n
-	low, high := 0.0, last
-	for range 20 {
-		mid, sum := (low+high)/2, 0.0
-		for i := 0; i < len(b.slots); i += step {
-			switch s := &b.slots[i]; {
-			case mid >= s.free:
-				sum++
-			case mid > s.free-s.spread:
-				sum += (mid - s.free + s.spread) / s.spread
-			}
-		}
-		if sum < want {
-			low = mid
-		} else {
-			high = mid
-		}
-	}
-	return seconds(high)
 }
 
 // fill finds when work slot-seconds have been started on slots that are free
