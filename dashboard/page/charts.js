@@ -81,7 +81,8 @@ function draw() {
   for (const chart of shown) {
     const c = drawn.get(chart.key);
     c.cols = columns(d, chart);
-    c.range = [d.from + (d.points.length - room(d)) * d.step_s, d.from + d.points.length * d.step_s];
+    const steps = Math.max(d.points.length, room(d) / 6); // a young gateway's past is not squeezed to the edge
+    c.range = [d.from + (d.points.length - steps) * d.step_s, d.from + (d.points.length - 1) * d.step_s];
     const cols = chart.stack ? c.cols.drawn.toReversed() : c.cols.drawn;
     if (!c.plot) c.plot = makePlot(chart, c);
     c.plot.setData([x, ...cols], false);

@@ -111,7 +111,7 @@ function attention(replicas) {
   all.sort((a, b) => urgency[a.kind] - urgency[b.kind]);
   const shown = all.slice(0, maxTroubles);
   if (all.length > shown.length) shown.push({ key: "\u0000more", kind: "note", label: "more", sentence: `${plural(all.length - shown.length, "more replica")} of ${number(replicas.length)} are not as they should be: group by state to see them.` });
-  if (!all.length) shown.push({ key: "\u0000well", kind: "good", label: "well", sentence: replicas.length === 1 ? "The replica is well." : `All ${number(replicas.length)} replicas are well.` });
+  if (!all.length) shown.push({ key: "\u0000well", kind: "good", label: "up", sentence: replicas.length === 1 ? "The one replica there is can be used." : `All ${number(replicas.length)} replicas can be used.` });
   list(byId("troubles"), shown, {
     key: (t) => t.key,
     create: () => el("li", {}, el("span", { class: "chip" }), el("span")),
@@ -121,5 +121,6 @@ function attention(replicas) {
       setText(node.lastChild, t.sentence);
     },
   });
+  setText(byId("attention-title"), all.length ? "Needs attention" : "All is well");
   show(byId("attention"), replicas.length > 0);
 }

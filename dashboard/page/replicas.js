@@ -118,8 +118,7 @@ function updateLane(lane, r, classes) {
   setAttr(p.about, "title", models.map((m) => `${m.name}${m.resident ? ", resident" : ""}${m.on_cpu ? ", on the CPU" : ""}${m.context ? `, context ${m.context}` : ""}`).join("\n"));
   setText(p.chip, c.label);
   setClass(p.chip, `chip ${c.kind}`);
-  const held = r.breaker.state === "half-open" ? `allowance ${percent(r.breaker.allowance)}` : "";
-  setText(p.why, c.sentence ? c.sentence.replace(`${r.name} is `, "").replace(`${r.name}: `, "") : held);
+  setText(p.why, c.why);
   drawSlots(p.slots, cells(r, classes), r.slots.total);
   setText(p.count, `${number(r.slots.busy + r.slots.zombie + r.slots.foreign)} of ${number(r.slots.total)}`);
   setText(p.prompt, r.prompt_tokens_per_s ? rate(r.prompt_tokens_per_s) : none);

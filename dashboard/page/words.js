@@ -51,27 +51,26 @@ export const clock = (t, withSeconds = true) =>
 const dot = (s) => (/[.!?]$/.test(s) ? s : `${s}.`);
 
 // condition is how a replica is: kind good, note, warn or bad; a word for its
-// label; and, unless it is well, the sentence that says why.
+// label; why, if it is not well, and the sentence that says so.
 export function condition(r) {
   const b = r.breaker;
-  const say = (kind, label, sentence) => ({ kind, label, sentence: dot(sentence) });
+  const say = (kind, label, why, verb = `is ${label}`) => ({ kind, label, why, sentence: dot(`${r.name} ${verb}${why ? " " : ""}${why}`) });
   if (r.draining) {
     const left = r.slots.busy + r.slots.zombie;
-    return say("note", "draining", `${r.name} is drained by an operator; ${left ? `${plural(left, "slot is", "slots are")} still in use` : "nothing runs there any more"}`);
+    return say("note", "draining", left ? `${plural(left, "slot is", "slots are")} still in use` : "nothing runs there any more", "is drained by an operator:");
   }
-  if (b.state === "open")
-    return say("bad", "open", `${r.name} is open since ${seconds(b.open_s)}: ${b.reason}; next trial in ${seconds(b.next_trial_s)}`);
-  if (!r.up) return say("bad", "down", `${r.name} is down: ${r.error || "no probe has reached it yet"}`);
-  if (r.misconfigured) return say("bad", "misconfigured", `${r.name} is misconfigured: ${r.misconfigured}`);
-  if (r.loading) return say("note", "loading", `${r.name} is loading its model`);
-  if (b.state === "half-open") return say("warn", "on trial", `${r.name} is on trial with ${percent(b.allowance)} of its slots, ${b.reason}`);
-  if (r.held_off_s > 0) return say("warn", "held off", `${r.name} said that it is busy or loading: held off for another ${seconds(r.held_off_s)}`);
-  if (r.consecutive_failed > 0) return say("warn", "failing", `${r.name}: ${r.consecutive_failed === 1 ? "its last attempt" : `its last ${r.consecutive_failed} attempts`} failed`);
-  if (r.slow) return say("warn", "slow", `${r.name} is slow: ${r.slow}`);
+  if (b.state === "open") return say("bad", "open", `since ${seconds(b.open_s)}: ${b.reason}; next trial in ${seconds(b.next_trial_s)}`);
+  if (!r.up) return say("bad", "down", r.error || "no probe has reached it yet", "is down:");
+  if (r.misconfigured) return say("bad", "misconfigured", r.misconfigured, "is misconfigured:");
+  if (r.loading) return say("note", "loading", "", "is loading its model");
+  if (b.state === "half-open") return say("warn", "on trial", `with ${percent(b.allowance)} of its slots, after: ${(b.reason || "").replace(/^recovering from /, "")}`);
+  if (r.held_off_s > 0) return say("warn", "held off", `for another ${seconds(r.held_off_s)}: it said that it is busy or loading`);
+  if (r.consecutive_failed > 0) return say("warn", "failing", r.consecutive_failed === 1 ? "its last attempt failed" : `its last ${r.consecutive_failed} attempts failed`, "is failing:");
+  if (r.slow) return say("warn", "slow", r.slow, "is slow:");
   const gpu = (r.gpu?.devices || []).find((g) => g.error || g.throttle);
-  if (gpu?.error) return say("warn", "no readings", `${r.name}: GPU ${gpu.id} gives no readings: ${gpu.error}`);
-  if (gpu) return say("note", "throttled", `${r.name}: the clocks of GPU ${gpu.id} are held down by ${gpu.throttle}`);
-  return { kind: "good", label: "up", sentence: "" };
+  if (gpu?.error) return say("warn", "no readings", `GPU ${gpu.id}: ${gpu.error}`, "has a GPU without readings:");
+  if (gpu) return say("note", "throttled", `the clocks of GPU ${gpu.id} are held down by ${gpu.throttle}`, "is throttled:");
+  return { kind: "good", label: "up", why: "", sentence: "" };
 }
 
 // newcomer says how long a request of a class would wait.
