@@ -34,7 +34,9 @@ func (s *state) replica(name string) int {
 }
 
 // lane is a replica's lane in the page.
-func lane(name string) string { return fmt.Sprintf(`document.querySelector('[data-replica="%s"]')`, name) }
+func lane(name string) string {
+	return fmt.Sprintf(`document.querySelector('[data-replica="%s"]')`, name)
+}
 
 func chip(name string) string { return lane(name) + `.querySelector(".chip").textContent` }
 
@@ -59,6 +61,7 @@ func TestDemoPage(t *testing.T) {
 	handset.shoot("phone")
 	require.LessOrEqual(t, eval[int](handset, `document.documentElement.scrollWidth`), 390, "the phone must not scroll sideways")
 
+	b.front()
 	story(b)
 	agree(b)
 	drains(b, g)

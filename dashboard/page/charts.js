@@ -113,10 +113,10 @@ function makePlot(chart, c) {
   const series = chart.lines.map(([, label, colour]) => ({ label, stroke: css(`--${colour}`), width: 1.75, fill: chart.stack ? css(`--${colour}-fill`) : undefined, points: { show: false }, spanGaps: false }));
   if (chart.stack) series.reverse();
   return new uPlot({
-    width: c.box.clientWidth, height: height(), padding: [8, 8, 0, 0], legend: { show: false }, series: [{}, ...series],
+    width: c.box.clientWidth, height: height(), padding: [8, 26, 0, 0], legend: { show: false }, series: [{}, ...series],
     cursor: { y: false, sync: { key: "switchyard" }, drag: { x: false, y: false }, points: { size: 6 } },
     scales: { x: { time: true, auto: false, range: () => c.range }, y: { range: (_, min, max) => [0, chart.top || Math.max(max * 1.1, 1e-3) || 1] } },
-    axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t * 1000, false)), space: 70, size: 28 }, { ...axis, size: 56, space: 36, values: (_, ticks) => ticks.map((t) => short(chart, t)) }],
+    axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t * 1000, ticks[1] - ticks[0] < 60)), space: 80, size: 28 }, { ...axis, size: 56, space: 36, values: (_, ticks) => ticks.map((t) => short(chart, t)) }],
     hooks: { setCursor: [(u) => { c.at = u.cursor.left >= 0 ? u.cursor.idx : null; legend(chart, c); }] },
   }, [[], ...series.map(() => [])], c.box);
 }

@@ -9,7 +9,7 @@ export function seconds(s) {
   if (s <= 0) return "0 s";
   if (s < 0.0095) return `${(s * 1000).toFixed(1)} ms`;
   if (s < 0.995) return `${Math.round(s * 1000)} ms`;
-  if (s < 9.95) return `${s.toFixed(1)} s`;
+  if (s < 9.95 && !Number.isInteger(s)) return `${s.toFixed(1)} s`;
   if (s < 119.5) return `${Math.round(s)} s`;
   if (s < 5400) return `${Math.round(s / 60)} min`;
   if (s < 172800) return `${(s / 3600).toFixed(s < 36000 ? 1 : 0)} h`;
