@@ -77,6 +77,7 @@ function draw() {
   if (!d || typeof uPlot === "undefined") return;
   const shown = charts.filter((c) => !c.optional || c.lines.some(([name]) => { const i = d.names.indexOf(name); return d.points.some((p) => p[i] !== null); }));
   list(byId("plots"), shown, { key: (c) => c.key, create: makeChart });
+  if (!d.points.length) d.from = Math.floor(Date.now() / 1000 / d.step_s) * d.step_s;
   const x = d.points.map((_, i) => d.from + i * d.step_s);
   for (const chart of shown) {
     const c = drawn.get(chart.key);
@@ -115,7 +116,7 @@ function makePlot(chart, c) {
   return new uPlot({
     width: c.box.clientWidth, height: height(), padding: [8, 26, 0, 0], legend: { show: false }, series: [{}, ...series],
     cursor: { y: false, sync: { key: "switchyard" }, drag: { x: false, y: false }, points: { size: 6 } },
-    scales: { x: { time: true, auto: false, range: () => c.range }, y: { range: (_, min, max) => [0, chart.top || Math.max(max * 1.1, 1e-3) || 1] } },
+    scales: { x: { time: true, auto: false, range: () => c.range }, y: { range: (_, min, max) => [0, chart.top || Math.max(max * 1.1, 1)] } },
     axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t * 1000, ticks[1] - ticks[0] < 60)), space: 80, size: 28 }, { ...axis, size: 56, space: 36, values: (_, ticks) => ticks.map((t) => short(chart, t)) }],
     hooks: { setCursor: [(u) => { c.at = u.cursor.left >= 0 ? u.cursor.idx : null; legend(chart, c); }] },
   }, [[], ...series.map(() => [])], c.box);

@@ -30,7 +30,7 @@ function tiles(s) {
     { key: "first", label: "First token", value: seconds(g.first_p50_s), unit: "median, last minute", note: `p99 ${seconds(g.first_p99_s)}`, line: "first_p50" },
     {
       key: "queue", label: "Queue", value: number(s.totals.queued), unit: s.totals.queued === 1 ? "request" : "requests", line: "queued",
-      note: usual ? (usual.forecast_wait_s < 0.05 ? "a newcomer starts at once" : `forecast wait ${seconds(usual.forecast_wait_s)}, ${usual.name}`) : "",
+      note: !s.serving ? "nobody can start" : usual ? (usual.forecast_wait_s < 0.05 ? "a newcomer starts at once" : `forecast wait ${seconds(usual.forecast_wait_s)}, ${usual.name}`) : "",
     },
     {
       key: "wasted", label: "Wasted tokens", value: g.output_tokens ? percent(wasted || 0) : none, unit: "last minute", kind: wasted > 0.1 ? "warn" : "",

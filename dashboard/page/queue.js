@@ -4,13 +4,13 @@ import { newcomer, number, plural, seconds } from "./words.js";
 import { classColour } from "./classes.js";
 
 // rows are the classes, each followed by its keys where there are several. Pure.
-export function rows(classes, groups) {
+export function rows(classes, groups, serving) {
   return classes.flatMap((c) => {
     const keys = groups.filter((g) => g.class === c.name);
     const oldest = Math.max(0, ...keys.map((g) => g.oldest_s));
     const soonest = Math.min(Infinity, ...keys.map((g) => g.soonest_s));
     const one = keys.length === 1 ? keys[0].key : keys.length ? plural(keys.length, "key") : "";
-    const head = { id: c.name, class: c.name, key: one, queued: c.queued, running: c.running, oldest, soonest, newcomer: newcomer(c), head: true };
+    const head = { id: c.name, class: c.name, key: one, queued: c.queued, running: c.running, oldest, soonest, newcomer: newcomer(c, serving), head: true };
     return keys.length > 1 ? [head, ...keys.map((g) => ({ id: `${c.name}\u0000${g.key}`, class: "", key: g.key, queued: g.queued, oldest: g.oldest_s, soonest: g.soonest_s }))] : [head];
   });
 }
@@ -18,7 +18,7 @@ export function rows(classes, groups) {
 export function showQueue(s) {
   const w = s.waiting || { groups: [], others: 0, next: [] };
   setText(byId("queue-count"), number(s.totals.queued));
-  list(byId("groups"), rows(s.classes, w.groups), {
+  list(byId("groups"), rows(s.classes, w.groups, s.serving), {
     key: (r) => r.id,
     create: () => el("tr", {}, el("th", { scope: "row" }, el("i", { class: "dot" }), el("span")), ...Array.from({ length: 6 }, (_, i) => el("td", { class: i ? "num" : "" }))),
     update: (tr, r) => {

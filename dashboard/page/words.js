@@ -74,7 +74,7 @@ export function condition(r) {
 }
 
 // newcomer says how long a request of a class would wait.
-export const newcomer = (c) => (c.forecast_wait_s < 0.05 ? "starts at once" : `waits about ${seconds(c.forecast_wait_s)}`);
+export const newcomer = (c, serving = true) => (!serving ? none : c.forecast_wait_s < 0.05 ? "starts at once" : `waits about ${seconds(c.forecast_wait_s)}`);
 
 // headline answers: is it all right?
 export function headline(state, slots) {
