@@ -19,31 +19,32 @@ type view struct {
 	Glance history.Glance `json:"glance"`
 }
 
-// field is one member of a JSON object, its value as bytes.
-type field struct {
-	name  string
-	value []byte
-}
+// field is one member of a JSON object, as bytes; its name has its quotes.
+type field struct{ name, value []byte }
+
+// parser takes objects apart.
+type parser struct{ d *jsontext.Decoder }
+
+func newParser() parser { return parser{jsontext.NewDecoder(new(bytes.Buffer))} }
 
 // fields are the members of a value that is an object in JSON.
-func fields(v any) (all []field) {
+func (p parser) fields(v any) []field {
 	object := written(v)
-	d := jsontext.NewDecoder(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true))
-	must := func(err error) {
+	p.d.Reset(bytes.NewBuffer(object), jsontext.AllowDuplicateNames(true))
+	read := func() []byte {
+		b, err := p.d.ReadValue()
 		if err != nil {
 			panic(fmt.Sprintf("dashboard: taking a %T apart: %v", v, err)) // we have just written it
 		}
+		end := p.d.InputOffset()
+		return object[end-int64(len(b)) : end]
 	}
-	_, err := d.ReadToken() // {
-	must(err)
-	for d.PeekKind() != '}' {
-		name, err := d.ReadToken()
-		must(err)
-		f := field{name: name.String()}
-		value, err := d.ReadValue()
-		must(err)
-		f.value = object[d.InputOffset()-int64(len(value)) : d.InputOffset()]
-		all = append(all, f)
+	if _, err := p.d.ReadToken(); err != nil {
+		panic(fmt.Sprintf("dashboard: a %T is no object: %v", v, err))
+	}
+	all := make([]field, 0, 32)
+	for p.d.PeekKind() != '}' {
+		all = append(all, field{read(), read()})
 	}
 	return all
 }
@@ -54,10 +55,10 @@ func fields(v any) (all []field) {
 func changes(before, now []field) (diff []field) {
 	i := 0
 	for _, f := range now {
-		for ; i < len(before) && before[i].name != f.name && !has(now, before[i].name); i++ {
+		for ; i < len(before) && !bytes.Equal(before[i].name, f.name) && !has(now, before[i].name); i++ {
 			diff = append(diff, field{before[i].name, []byte("null")})
 		}
-		if i < len(before) && before[i].name == f.name {
+		if i < len(before) && bytes.Equal(before[i].name, f.name) {
 			if !bytes.Equal(before[i].value, f.value) {
 				diff = append(diff, f)
 			}
@@ -72,8 +73,8 @@ func changes(before, now []field) (diff []field) {
 	return diff
 }
 
-func has(fs []field, name string) bool {
-	return slices.ContainsFunc(fs, func(f field) bool { return f.name == name })
+func has(fs []field, name []byte) bool {
+	return slices.ContainsFunc(fs, func(f field) bool { return bytes.Equal(f.name, name) })
 }
 
 func writeFields(b *bytes.Buffer, fs []field) {
@@ -81,9 +82,8 @@ func writeFields(b *bytes.Buffer, fs []field) {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteByte('"')
-		b.WriteString(f.name) // members' names are ours: nothing to escape
-		b.WriteString(`":`)
+		b.Write(f.name)
+		b.WriteByte(':')
 		b.Write(f.value)
 	}
 }
@@ -98,12 +98,13 @@ type frame struct {
 
 func newFrame(v view) *frame {
 	f := &frame{names: make([]string, len(v.Replicas)), replicas: make(map[string][]field, len(v.Replicas))}
+	p := newParser()
 	snap := *v.Snapshot
 	snap.Replicas = nil
-	f.head = slices.DeleteFunc(fields(view{&snap, v.Glance}), func(m field) bool { return m.name == "replicas" })
+	f.head = slices.DeleteFunc(p.fields(view{&snap, v.Glance}), func(m field) bool { return string(m.name) == `"replicas"` })
 	for i := range v.Replicas {
 		r := &v.Replicas[i]
-		f.names[i], f.replicas[r.Name] = r.Name, fields(r)
+		f.names[i], f.replicas[r.Name] = r.Name, p.fields(r)
 	}
 	return f
 }
