@@ -188,8 +188,7 @@ var (
 	phone   = screen{390, 844, false}
 )
 
-const watchPolicy = `window.violations = []; addEventListener("securitypolicyviolation", (e) => violations.push(e.violatedDirective + " " + e.blockedURI));
-	window.updates = []; new PerformanceObserver((l) => { for (const e of l.getEntries()) updates.push(e.duration); }).observe({entryTypes: ["measure"]});`
+const watchPolicy = `window.violations = []; addEventListener("securitypolicyviolation", (e) => violations.push(e.violatedDirective + " " + e.blockedURI));`
 
 // open shows the page at base on a screen, once it is live.
 func open(t *testing.T, base string, s screen) *tab {

@@ -111,10 +111,10 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 function makePlot(chart, c) {
   const grid = { stroke: css("--line"), width: 1 };
   const axis = { stroke: css("--quiet"), grid, ticks: { show: false }, font: "12px system-ui, sans-serif" };
-  const series = chart.lines.map(([, label, colour]) => ({ label, stroke: css(`--${colour}`), width: 1.75, fill: chart.stack ? css(`--${colour}-fill`) : undefined, points: { show: false }, spanGaps: false }));
+  const series = chart.lines.map(([, label, colour]) => ({ label, stroke: css(`--${colour}`), width: 1.75, fill: chart.stack ? css(`--${colour}-fill`) : undefined, points: { show: (u) => u.data[0].length < 3, size: 5 }, spanGaps: false }));
   if (chart.stack) series.reverse();
   return new uPlot({
-    width: c.box.clientWidth, height: height(), padding: [8, 26, 0, 0], legend: { show: false }, series: [{}, ...series],
+    width: c.box.clientWidth, height: height(), padding: [8, 36, 0, 0], legend: { show: false }, series: [{}, ...series],
     cursor: { y: false, sync: { key: "switchyard" }, drag: { x: false, y: false }, points: { size: 6 } },
     scales: { x: { time: true, auto: false, range: () => c.range }, y: { range: (_, min, max) => [0, chart.top || Math.max(max * 1.1, 1)] } },
     axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t * 1000, ticks[1] - ticks[0] < 60)), space: 80, size: 28 }, { ...axis, size: 56, space: 36, values: (_, ticks) => ticks.map((t) => short(chart, t)) }],

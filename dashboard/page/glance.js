@@ -1,7 +1,7 @@
 // The top of the page: the headline, the tiles, the books, what needs attention.
 import { byId, el, list, setAttr, setClass, setText, show } from "./dom.js";
-import { condition, headline, none, number, percent, plural, rate, seconds, usualClass } from "./words.js";
-import { replicasOf, sumSlots } from "./state.js";
+import { headline, none, number, percent, plural, rate, seconds, usualClass } from "./words.js";
+import { conditionOf, replicasOf, sumSlots } from "./state.js";
 
 const maxTroubles = 8; // sentences; of more only the number is told
 
@@ -105,7 +105,7 @@ const urgency = { bad: 0, warn: 1, note: 2 };
 function attention(replicas) {
   const all = [];
   for (const r of replicas) {
-    const c = condition(r);
+    const c = conditionOf(r);
     if (c.sentence) all.push({ key: r.name, ...c });
   }
   all.sort((a, b) => urgency[a.kind] - urgency[b.kind]);

@@ -11,7 +11,7 @@ export function rows(classes, groups, serving) {
     const soonest = Math.min(Infinity, ...keys.map((g) => g.soonest_s));
     const one = keys.length === 1 ? keys[0].key : keys.length ? plural(keys.length, "key") : "";
     const head = { id: c.name, class: c.name, key: one, queued: c.queued, running: c.running, oldest, soonest, newcomer: newcomer(c, serving), head: true };
-    return keys.length > 1 ? [head, ...keys.map((g) => ({ id: `${c.name}\u0000${g.key}`, class: "", key: g.key, queued: g.queued, oldest: g.oldest_s, soonest: g.soonest_s }))] : [head];
+    return keys.length > 1 ? [head, ...keys.map((g) => ({ id: `${c.name}\u0000${g.key}`, class: c.name, key: g.key, queued: g.queued, oldest: g.oldest_s, soonest: g.soonest_s }))] : [head];
   });
 }
 
@@ -26,6 +26,7 @@ export function showQueue(s) {
       setClass(tr, r.head ? "" : "sub");
       setClass(name.firstChild, r.head ? `dot ${classColour(r.class)}` : "");
       setText(name.lastChild, r.class);
+      setClass(name.lastChild, r.head ? "" : "unseen");
       setText(key, r.key);
       setText(queued, number(r.queued));
       setText(running, r.head ? number(r.running) : "");

@@ -1,8 +1,8 @@
 // The lanes: one a replica, with its slots as cells. A large fleet is grouped,
 // and only a page of lanes is ever in the document.
 import { announce, byId, el, list, setAttr, setClass, setText, setVar, show } from "./dom.js";
-import { bytes, condition, none, number, percent, plural, rate, seconds } from "./words.js";
-import { replicasOf, sumSlots } from "./state.js";
+import { bytes, none, number, percent, plural, rate, seconds } from "./words.js";
+import { conditionOf, replicasOf, sumSlots } from "./state.js";
 import { placeColour } from "./classes.js";
 
 const maxLanes = 24; // in the document at once
@@ -33,13 +33,13 @@ export function arrange(replicas, v) {
   return { groups: groups.slice(0, maxGroups), hiddenGroups: Math.max(0, groups.length - maxGroups), lanes: lanes.slice(page * maxLanes, (page + 1) * maxLanes), matching: fits.length, total: lanes.length, page, pages };
 }
 
-const searchable = (r) => `${r.name} ${r.engine} ${condition(r).label} ${r.models.map((m) => m.name).join(" ")}`.toLowerCase();
+const searchable = (r) => `${r.name} ${r.engine} ${conditionOf(r).label} ${r.models.map((m) => m.name).join(" ")}`.toLowerCase();
 
 function groupName(r, by) {
   switch (by) {
     case "engine": return r.engine || "unknown engine";
     case "tier": return `tier ${r.tier}`;
-    case "state": return condition(r).label;
+    case "state": return conditionOf(r).label;
     default: return r.models[0]?.name || "any model";
   }
 }
@@ -111,7 +111,7 @@ const fact = (label, value, unit) => el("div", {}, el("dt", { text: label }), el
 function updateLane(lane, r, classes) {
   lane.replica = r;
   const p = lane.parts;
-  const c = condition(r);
+  const c = conditionOf(r);
   setText(p.name, r.name);
   const models = r.models.filter((m) => m.resident).concat(r.models.filter((m) => !m.resident));
   setText(p.about, [[r.engine, r.engine_version].filter(Boolean).join(" "), r.tier ? `tier ${r.tier}` : "", modelWords(models, r.any_model)].filter(Boolean).join(" · "));
@@ -180,13 +180,13 @@ function setMeter(m, what, share) {
   const known = Number.isFinite(share);
   setAttr(m, "aria-label", `${what === "use" ? "in use" : "memory"} ${known ? percent(share) : "not known"}`);
   setVar(m, "--share", known ? Math.min(1, share).toFixed(3) : "0");
-  setText(m.lastChild, known ? `${what === "use" ? "" : "mem "}${Math.round(share * 100)} %` : none);
+  setText(m.lastChild, known ? `${what === "use" ? "use" : "mem"} ${Math.round(share * 100)} %` : none);
 }
 
 function updateGroup(node, g, classes) {
   const s = sumSlots(g.members);
   const kinds = {};
-  for (const r of g.members) { const l = condition(r).label; kinds[l] = (kinds[l] || 0) + 1; }
+  for (const r of g.members) { const l = conditionOf(r).label; kinds[l] = (kinds[l] || 0) + 1; }
   const all = { slots: s, up: true, breaker: { state: "closed", allowance: 1 }, busy_by_class: classes.map((_, i) => g.members.reduce((n, r) => n + (r.busy_by_class?.[i] || 0), 0)) };
   const [head, slots] = node.children;
   const isOpen = view.open === g.name;
@@ -246,7 +246,7 @@ let conditions = null;
 
 // tellChanges has a screen reader say which replicas are not as they were.
 export function tellChanges(s) {
-  const now = new Map(replicasOf(s).map((r) => [r.name, condition(r)]));
+  const now = new Map(replicasOf(s).map((r) => [r.name, conditionOf(r)]));
   if (conditions) {
     const changed = [...now].filter(([name, c]) => conditions.get(name) && conditions.get(name).label !== c.label && (c.kind === "bad" || conditions.get(name).kind === "bad"));
     if (changed.length > 3) announce(`${changed.length} replicas have changed their state.`);

@@ -79,7 +79,7 @@ function makeRow(d) {
   const first = firstToken(d);
   const times = first ? `first token ${seconds(first / 1000)}` : "";
   return el("li", { class: `end ${d.outcome}` },
-    el("button", { type: "button", class: "row", click: open, "aria-label": `${verdict}, ${d.class}, ${d.model}, ${times}, ended ${clock(d.time)}: explain` },
+    el("button", { type: "button", class: "row", click: open, title: [d.model, times, "click for why"].filter(Boolean).join(" · ") },
       el("span", { class: "when quiet", text: clock(d.time) }),
       el("span", { class: "kind" }, el("i", { class: `dot ${classColour(d.class)}` }), d.class),
       el("span", { class: `verdict ${d.outcome}`, text: verdict }),
@@ -117,15 +117,15 @@ async function tellStory(brief) {
   let d = brief;
   const answer = await call(`/admin/decisions/${encodeURIComponent(brief.id)}`).catch(() => null);
   if (answer?.ok) d = await answer.json();
-  const rows = (names, items, cellsOf) => el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...names.map((n, i) => el("th", { scope: "col", class: i ? "num" : "", text: n })))),
+  const rows = (label, names, items, cellsOf) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, el("table", {}, el("thead", {}, el("tr", {}, ...names.map((n, i) => el("th", { scope: "col", class: i ? "num" : "", text: n })))),
     el("tbody", {}, ...items.map((i) => el("tr", {}, ...cellsOf(i).map((c, k) => el("td", { class: k ? "num" : "", text: c })))))));
   const parts = [
     el("p", { class: "quiet", text: [d.class, d.key, d.model, `ended ${clock(d.time)}`].filter(Boolean).join(" · ") }),
     ...explain(d).map((s) => el("p", { text: s })),
   ];
-  if (d.attempts?.length) parts.push(el("h3", { text: "Attempts" }), rows(["replica", "result", "began after", "first token after", "took", "output tokens"], d.attempts,
+  if (d.attempts?.length) parts.push(el("h3", { text: "Attempts" }), rows("Attempts", ["replica", "result", "began after", "first token after", "took", "output tokens"], d.attempts,
     (a) => [a.replica, result(a.result), seconds(a.begun_ms / 1000), a.first_token_ms ? seconds(a.first_token_ms / 1000) : "none", seconds(a.ms / 1000), number(a.output_tokens)]));
-  if (d.candidates?.length) parts.push(el("h3", { text: "Candidates on arrival" }), rows(["replica", "first token forecast in", "of the prompt cached"], d.candidates,
+  if (d.candidates?.length) parts.push(el("h3", { text: "Candidates on arrival" }), rows("Candidates on arrival", ["replica", "first token forecast in", "of the prompt cached"], d.candidates,
     (c) => [c.replica, seconds(c.forecast_s), plural(c.cached_tokens, "token")]));
   parts.push(el("details", {}, el("summary", { text: "As the decision log has it" }), el("pre", { tabindex: "0", text: JSON.stringify(d, null, 1) })));
   body.replaceChildren(...parts);

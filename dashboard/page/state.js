@@ -1,5 +1,6 @@
 // The state as the live stream tells it: the whole at first, then what changes.
-// Pure: it knows no DOM and no connection.
+// It knows no DOM and no connection.
+import { condition } from "./words.js";
 
 // fresh makes a state of /admin/state's form.
 export function fresh(whole) {
@@ -15,6 +16,7 @@ export function apply(state, delta) {
     let r = state.replicas.get(name);
     if (!r) state.replicas.set(name, (r = {}));
     assign(r, members);
+    conditions.delete(r);
   }
   if (delta.order) {
     state.order = delta.order;
@@ -31,6 +33,16 @@ function assign(to, members) {
 }
 
 export const replicasOf = (state) => state.order.map((name) => state.replicas.get(name));
+
+const conditions = new WeakMap(); // of replicas, until they change
+
+// conditionOf is words.js's condition, thought about once for each change: in
+// an update several parts of the page ask.
+export function conditionOf(r) {
+  let c = conditions.get(r);
+  if (!c) conditions.set(r, (c = condition(r)));
+  return c;
+}
 
 // sumSlots adds up the slots of replicas.
 export function sumSlots(replicas) {

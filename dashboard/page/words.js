@@ -16,11 +16,17 @@ export function seconds(s) {
   return `${Math.round(s / 86400)} days`;
 }
 
+// Formatters are made once: to make one takes longer than all that it formats.
+const grouped = new Intl.NumberFormat("en");
+const hour = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+const minutes = new Intl.DateTimeFormat([], hour);
+const minutesSeconds = new Intl.DateTimeFormat([], { ...hour, second: "2-digit" });
+
 export function number(n) {
   if (!known(n)) return none;
   if (n === 0) return "0";
   if (Math.abs(n) < 10 && !Number.isInteger(n)) return n.toFixed(n < 1 ? 2 : 1);
-  if (Math.abs(n) < 99_950) return Math.round(n).toLocaleString("en");
+  if (Math.abs(n) < 99_950) return grouped.format(Math.round(n));
   if (Math.abs(n) < 999_500) return `${Math.round(n / 1000)} k`;
   if (Math.abs(n) < 999_500_000) return `${(n / 1e6).toFixed(1)} M`;
   return `${(n / 1e9).toFixed(1)} G`;
@@ -45,8 +51,7 @@ export function bytes(b) {
 
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 
-export const clock = (t, withSeconds = true) =>
-  new Date(t).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: withSeconds ? "2-digit" : undefined, hourCycle: "h23" });
+export const clock = (t, withSeconds = true) => (withSeconds ? minutesSeconds : minutes).format(new Date(t));
 
 const dot = (s) => (/[.!?]$/.test(s) ? s : `${s}.`);
 
