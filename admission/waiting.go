@@ -9,7 +9,7 @@ import (
 // Waiting is the queue as people look at it: who waits, for how long, and who
 // is likely to go next. It is bounded, however long the queue.
 type Waiting struct {
-	Groups []WaitingGroup   `json:"groups"` // by class, most urgent first; in a class the keys with the most waiting
+	Groups []WaitingGroup   `json:"groups"` // by class, most urgent first; of a class the keys with the most waiting
 	Others int              `json:"others"` // requests of further groups
 	Next   []WaitingRequest `json:"next"`   // in the order of their forecast starts
 }
@@ -36,7 +36,7 @@ type WaitingRequest struct {
 }
 
 const (
-	maxWaitingGroups = 100
+	maxWaitingGroups = 20 // of a class
 	maxWaitingNext   = 10
 	// waitingHeads is how many of a group are looked at for who is next.
 	waitingHeads = 3
@@ -94,8 +94,9 @@ func (c *core) waiting(now time.Time) *Waiting {
 		return cmp.Or(cmp.Compare(a.class.index, b.class.index), cmp.Compare(b.Queued, a.Queued), cmp.Compare(a.Key, b.Key))
 	})
 	w := &Waiting{Groups: []WaitingGroup{}, Next: c.nextToGo(now, all)}
-	for i, b := range all {
-		if i < maxWaitingGroups {
+	told := map[*classBook]int{}
+	for _, b := range all {
+		if told[b.class]++; told[b.class] <= maxWaitingGroups {
 			w.Groups = append(w.Groups, b.WaitingGroup)
 		} else {
 			w.Others += b.Queued

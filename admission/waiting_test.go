@@ -68,7 +68,7 @@ func TestWatchIsBounded(t *testing.T) {
 	}
 	w := c.Watch(now).Waiting
 	require.Len(t, w.Groups, maxWaitingGroups)
-	require.Equal(t, 150*4, w.Others)
+	require.Equal(t, (250-maxWaitingGroups)*4, w.Others)
 	require.Len(t, w.Next, maxWaitingNext)
 }
 

@@ -3,6 +3,8 @@ import { byId, el, list, setAttr, setClass, setText, setVar, show } from "./dom.
 import { newcomer, number, plural, seconds } from "./words.js";
 import { classColour } from "./classes.js";
 
+const maxKeys = 6; // rows of a class
+
 // rows are the classes, each followed by its keys where there are several. Pure.
 export function rows(classes, groups, serving) {
   return classes.flatMap((c) => {
@@ -11,7 +13,11 @@ export function rows(classes, groups, serving) {
     const soonest = Math.min(Infinity, ...keys.map((g) => g.soonest_s));
     const one = keys.length === 1 ? keys[0].key : keys.length ? plural(keys.length, "key") : "";
     const head = { id: c.name, class: c.name, key: one, queued: c.queued, running: c.running, oldest, soonest, newcomer: newcomer(c, serving), head: true };
-    return keys.length > 1 ? [head, ...keys.map((g) => ({ id: `${c.name}\u0000${g.key}`, class: c.name, key: g.key, queued: g.queued, oldest: g.oldest_s, soonest: g.soonest_s }))] : [head];
+    if (keys.length < 2) return [head];
+    const shown = keys.slice(0, maxKeys);
+    const rest = c.queued - shown.reduce((n, g) => n + g.queued, 0);
+    const more = rest > 0 ? [{ id: `${c.name}\u0000\u0000`, class: c.name, key: "further keys", queued: rest, oldest: NaN, soonest: NaN }] : [];
+    return [head, ...shown.map((g) => ({ id: `${c.name}\u0000${g.key}`, class: c.name, key: g.key, queued: g.queued, oldest: g.oldest_s, soonest: g.soonest_s })), ...more];
   });
 }
 
@@ -30,13 +36,11 @@ export function showQueue(s) {
       setText(key, r.key);
       setText(queued, number(r.queued));
       setText(running, r.head ? number(r.running) : "");
-      setText(oldest, r.queued ? seconds(r.oldest) : "");
+      setText(oldest, r.queued && Number.isFinite(r.oldest) ? seconds(r.oldest) : "");
       setText(soonest, r.queued && Number.isFinite(r.soonest) ? (r.soonest < 0 ? "past" : `in ${seconds(r.soonest)}`) : "");
       setText(fresh, r.newcomer || "");
     },
   });
-  setText(byId("other-groups"), `${plural(w.others, "request")} of further keys ${w.others === 1 ? "waits" : "wait"}, too.`);
-  show(byId("other-groups"), w.others > 0);
   list(byId("next"), w.next, {
     key: (n) => n.id,
     create: (n) => el("li", {}, el("div", { class: "line" }, el("i", { class: `dot ${classColour(n.class)}` }), el("span", { class: "grow" }), el("span", { class: "num" })), el("div", { class: "age", role: "img" }, el("i", { class: "spent" }), el("i", { class: "ahead" }))),
