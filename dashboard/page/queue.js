@@ -11,7 +11,8 @@ export function rows(classes, groups, serving) {
     const keys = groups.filter((g) => g.class === c.name);
     const oldest = Math.max(0, ...keys.map((g) => g.oldest_s));
     const soonest = Math.min(Infinity, ...keys.map((g) => g.soonest_s));
-    const one = keys.length === 1 ? keys[0].key : keys.length ? plural(keys.length, "key") : "";
+    const untold = c.queued > keys.reduce((n, g) => n + g.queued, 0); // the state has the fullest of many keys
+    const one = keys.length === 1 ? keys[0].key : keys.length ? `${untold ? "over " : ""}${plural(keys.length, "key")}` : "";
     const head = { id: c.name, class: c.name, key: one, queued: c.queued, running: c.running, oldest, soonest, newcomer: newcomer(c, serving), head: true };
     if (keys.length < 2) return [head];
     const shown = keys.slice(0, maxKeys);
