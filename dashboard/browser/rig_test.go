@@ -333,9 +333,16 @@ func (b *tab) shoot(name string) {
 		dir = b.t.TempDir()
 	}
 	require.NoError(b.t, os.MkdirAll(dir, 0o755))
-	size := eval[[2]int64](b, `[innerWidth, document.documentElement.scrollHeight]`)
 	viewport := eval[[2]int64](b, `[innerWidth, innerHeight]`)
-	b.size(size[0], size[1]) // the whole page, as one long window
+	height := viewport[1]
+	for range 5 { // the whole page as one long window; what comes into sight takes its own height then
+		now := eval[int64](b, `new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(document.querySelector("footer").getBoundingClientRect().bottom + scrollY | 0))))`)
+		if now == height {
+			break
+		}
+		height = now
+		b.size(viewport[0], height)
+	}
 	png := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{}).Data
 	b.size(viewport[0], viewport[1])
 	file := filepath.Join(dir, name+".png")
