@@ -147,7 +147,7 @@ export function startEnds() {
   });
   // What one points at, or has the focus on, must not move away.
   const ends = byId("ends");
-  const hold = () => { view.held = ends.matches(":hover") || ends.contains(document.activeElement); };
+  const hold = () => { view.held = ends.matches(":hover") || ends.querySelector(":focus-visible") !== null; };
   for (const e of ["pointerenter", "pointerleave", "focusin", "focusout"]) ends.addEventListener(e, () => setTimeout(hold));
   byId("story-close").addEventListener("click", () => byId("story").close());
   byId("story").addEventListener("click", (e) => { if (e.target === byId("story")) byId("story").close(); });
