@@ -80,8 +80,8 @@ type ReplicaState struct {
 	Attempts          int64             `json:"attempts"`
 	AttemptsFailed    int64             `json:"attempts_failed"`
 	ConsecutiveFailed int               `json:"consecutive_failed"`
-	BusyByClass       []int             `json:"busy_by_class"` // slots, classes as in Classes
-	PromptTokens      int64             `json:"prompt_tokens"` // of attempts that have ended, as these three
+	BusyByClass       []int             `json:"busy_by_class,omitempty"` // slots, classes as in Classes; Watch alone fills it in
+	PromptTokens      int64             `json:"prompt_tokens"`           // of attempts that have ended, as these three
 	CachedTokens      int64             `json:"cached_tokens"`
 	OutputTokens      int64             `json:"output_tokens"`
 }

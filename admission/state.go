@@ -19,9 +19,7 @@ func (c *core) snapshot(now time.Time) *Snapshot {
 		s.Classes = append(s.Classes, c.classState(now, b))
 	}
 	for _, r := range c.fleet {
-		rs := replicaState(now, r)
-		rs.BusyByClass = c.busyByClass(r)
-		s.Replicas = append(s.Replicas, rs)
+		s.Replicas = append(s.Replicas, replicaState(now, r))
 		s.Serving = s.Serving || r.Available(now) && !r.Facts.Loading
 	}
 	s.Serving = s.Serving && !c.stopping

@@ -183,7 +183,7 @@ func (a *Admin) join(now time.Time, page bool) (v *viewer, first []byte) {
 		f.last.whole(&b)
 		b.WriteString("\n\n")
 	} else {
-		event(&b, "state", a.Controller.Snapshot(now))
+		event(&b, "state", a.Controller.Watch(now))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -234,9 +234,7 @@ type ends struct {
 // wholeBeat is what other readers of /admin/events are told.
 func wholeBeat(s *admission.Snapshot, ends []admission.Decision) []byte {
 	var out bytes.Buffer
-	brief := *s
-	brief.Waiting = nil
-	event(&out, "state", &brief)
+	event(&out, "state", s)
 	for i := range ends {
 		event(&out, "request", &ends[i])
 	}

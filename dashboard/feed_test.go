@@ -151,7 +151,7 @@ func TestStreams(t *testing.T) {
 	require.Contains(t, state.Glance, "first_p99_s")
 	name, data = read(t, whole)
 	require.Equal(t, "state", name)
-	require.NotContains(t, string(data), "waiting")
+	require.Contains(t, string(data), `"waiting"`)
 
 	cr.turn(t, 2, d.Add)
 	a.beat(time.Now())
