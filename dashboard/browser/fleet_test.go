@@ -183,9 +183,9 @@ func TestLargeFleet(t *testing.T) {
 			if (all.length >= %d) { o.disconnect(); done(all); }
 		}).observe({entryTypes: ["measure"]}); })`, n))
 	}
-	seconds(3) // the first ones compile the page's code
+	seconds(2) // the first ones compile the page's code
 	before := mainThread(b)
-	updates := seconds(8)
+	updates := seconds(6)
 	spent := mainThread(b)
 	each := func(metrics ...string) (sum time.Duration) {
 		for _, m := range metrics {

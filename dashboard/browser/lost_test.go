@@ -16,6 +16,7 @@ import (
 // gateway that hangs or is gone is shown as such, with what was known greyed
 // out; the page finds it again by itself.
 func TestTokenAndLostConnection(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	b := newTab(t, "", desktop)
 	data, admin := freePort(t), freePort(t)
 	config := filepath.Join(t.TempDir(), "switchyard.yaml")

@@ -45,6 +45,7 @@ func chip(name string) string { return lane(name) + `.querySelector(".chip").tex
 // figures agree with /admin/state; a replica can be drained and resumed from
 // it; pictures of it in daylight, at night and on a phone.
 func TestDemoPage(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	g := demo(t)
 	b := open(t, g.admin, desktop)
 
