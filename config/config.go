@@ -14,7 +14,6 @@
 //	form:"url"        the shape of a text, see forms
 //	need:"yes"        it must be given
 //	reload:"restart"  a reload cannot change it
-//	later:"limits per key"  accepted, but not acted upon yet: part of that feature
 //
 // What one key alone cannot tell (unique names, references, addresses) is a
 // rule in rules.go.

@@ -79,7 +79,6 @@ func TestDocumentedTables(t *testing.T) {
 			seen++
 			require.Equal(t, documentedDefault(at, x, &f), row[0], "default of %s", at)
 			require.Equal(t, f.restart, strings.Contains(row[1], "needs a restart"), "restart of %s", at)
-			require.Equal(t, f.later != "", strings.Contains(row[1], "not yet in force"), "force of %s", at)
 			if f.in != nil {
 				require.Contains(t, row[1], strings.ToLower(f.in.String()), "range of %s", at)
 			}

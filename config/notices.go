@@ -2,44 +2,8 @@ package config
 
 import (
 	"fmt"
-	"reflect"
-	"slices"
-	"strings"
 	"time"
 )
-
-// NotYetInForce gives a line for each feature that the file asks for and this
-// version accepts but does not act upon yet.
-func (c *Config) NotYetInForce() []string {
-	asked := map[string][]string{}
-	c.later("", reflect.ValueOf(c).Elem(), asked)
-	var lines []string
-	for feature, keys := range asked {
-		lines = append(lines, fmt.Sprintf("%s: not in force in this version, though the file sets %s", feature, strings.Join(keys, ", ")))
-	}
-	slices.Sort(lines)
-	return lines
-}
-
-// later collects, by feature, the keys below path that the file sets to more
-// than nothing.
-func (c *Config) later(path string, v reflect.Value, asked map[string][]string) {
-	switch {
-	case v.Kind() == reflect.Slice && isSection(v.Type().Elem()):
-		for i := range v.Len() {
-			c.later(fmt.Sprintf("%s[%d]", path, i), v.Index(i), asked)
-		}
-	case isSection(v.Type()):
-		for _, f := range sectionOf(v.Type()) {
-			at, x := join(path, f.name), v.Field(f.index)
-			if f.later == "" {
-				c.later(at, x, asked)
-			} else if c.marks.has(at) && !x.IsZero() {
-				asked[f.later] = append(asked[f.later], at)
-			}
-		}
-	}
-}
 
 // Warnings gives a line for each thing that is allowed but probably not meant.
 func (c *Config) Warnings() []string {

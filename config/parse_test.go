@@ -30,7 +30,6 @@ func TestDefaultIsValid(t *testing.T) {
 	require.NoError(t, c.Validate())
 	require.Equal(t, Default(), c)
 	require.Empty(t, c.Warnings())
-	require.Empty(t, c.NotYetInForce())
 }
 
 // The defaults that users rely on, written out once more by hand.

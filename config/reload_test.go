@@ -91,22 +91,6 @@ func TestWrongFileGivesNoConfiguration(t *testing.T) {
 	require.EqualError(t, err, `f.yaml:2: listen: "x" is not an address: want HOST:PORT such as 127.0.0.1:8700, or :8700 for every interface`)
 }
 
-func TestNotYetInForce(t *testing.T) {
-	c := parse(t, `
-replicas:
-  - {url: "http://a", gpu: auto, cache_tokens: auto}
-  - {url: "http://b", gpu: none, cache_tokens: 4096}
-keys:
-  list:
-    - {name: a, sha256: "0000000000000000000000000000000000000000000000000000000000000001", weight: 2, max_running: 4}
-    - {name: b, sha256: "0000000000000000000000000000000000000000000000000000000000000002", requests_per_minute: 0, tokens_per_minute: 5, class: batch, models: [m]}
-admission: {enabled: true}
-affinity: {enabled: true, pin_slots: true}
-`)
-	require.Empty(t, c.NotYetInForce())
-	require.Empty(t, parse(t, "affinity: {pin_slots: true}\n").NotYetInForce())
-}
-
 func TestWarnings(t *testing.T) {
 	require.Equal(t, []string{
 		"listen :8700 is open to other machines and keys.required is false: anybody who reaches it can use the replicas",

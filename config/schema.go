@@ -23,7 +23,6 @@ type field struct {
 	form    *form
 	need    bool
 	restart bool
-	later   string
 }
 
 // section is a mapping of the schema: the keys of one struct.
@@ -60,7 +59,7 @@ func sectionOf(t reflect.Type) section {
 		if !ok {
 			continue
 		}
-		f := field{name: name, index: i, zero: sf.Tag.Get("zero"), later: sf.Tag.Get("later")}
+		f := field{name: name, index: i, zero: sf.Tag.Get("zero")}
 		f.need = sf.Tag.Get("need") != ""
 		f.restart = sf.Tag.Get("reload") == "restart"
 		if tag := sf.Tag.Get("in"); tag != "" {

@@ -32,7 +32,7 @@ func (cmd *checkCmd) Run(c *console) error {
 
 // notices is what is worth a word though it is no mistake.
 func notices(cfg *config.Config) []string {
-	lines := append(cfg.NotYetInForce(), cfg.Warnings()...)
+	lines := cfg.Warnings()
 	if _, err := cfg.Secrets(os.LookupEnv); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			lines = append(lines, line+" (not here now; serve will not start without it)")

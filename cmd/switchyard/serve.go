@@ -50,7 +50,7 @@ func (cmd *serveCmd) Run(ctx context.Context, c *console) error {
 	if err := a.start(); err != nil {
 		return err
 	}
-	for _, line := range append(cfg.NotYetInForce(), cfg.Warnings()...) {
+	for _, line := range cfg.Warnings() {
 		log.Warn(line)
 	}
 	log.Info("serving", "clients", "http"+suffix(a.serverTLS != nil)+"://"+a.dataAddr, "admin", "http://"+a.opsAddr+"/", "replicas", len(cfg.Replicas), "version", controllerConfig(cfg).Version)
