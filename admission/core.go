@@ -33,6 +33,8 @@ type core struct {
 	budget  budget
 	seen    seenBodies
 
+	bookings bookings
+
 	noted   map[*replica.Replica]noted
 	changes int // of any replica's availability
 
@@ -63,6 +65,7 @@ type classBook struct {
 	running               int
 	flow                  flow
 	margin                margin
+	returns               returns
 	latest                lane // of the last accepted request: what a newcomer is likely to ask for
 }
 

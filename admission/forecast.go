@@ -19,6 +19,9 @@ type forecast struct {
 	wait, load, prompt, rest time.Duration
 	slack                    time.Duration // what prompt and rest may take longer
 
+	standing // what has been booked before it
+	account  // what the wait was made of
+
 	known bool // something has been learned; a forecast that knows nothing accepts
 	none  bool // no available replica serves the lane
 	whole bool // the deadline bounds the whole answer
@@ -33,7 +36,16 @@ func (f *forecast) own() time.Duration {
 }
 
 // total is what is compared with the deadline.
-func (f *forecast) total() time.Duration { return f.wait + f.own() }
+func (f *forecast) total() time.Duration { return f.wait + f.before + f.own() }
+
+// account is what a forecast wait was made of.
+type account struct {
+	slots, free int           // that could serve it, and those of them that are free
+	ahead       int           // requests that go before it
+	work        float64       // theirs, in slot-seconds
+	urgent      float64       // slots that more urgent classes keep busy
+	mean        time.Duration // wait without the margin
+}
 
 func (f *forecast) firstToken() time.Duration { return f.wait + f.load + f.prompt }
 
@@ -128,11 +140,16 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 		return f
 	}
 	slots, part := c.slotTimes(now, members, t.item.Seq)
-	f.wait = fill(slots, part*work, part*c.urgentLoad(now, t))
+	urgent, n := c.urgentLoad(now, t), float64(max(1, len(slots)))/part
+	mean, rate := fill(slots, part*work, part*urgent), max(n-urgent, 0.05*n)
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
-		f.wait = min(f.wait, c.waitAtShare(t, slots, work, share*float64(max(1, len(slots)))/part))
+		mean, rate = min(mean, c.waitAtShare(t, slots, work, share*n)), max(rate, share*n)
 	}
-	f.wait = t.class.margin.stretch(f.wait)
+	f.wait = t.class.margin.stretch(mean)
+	f.account = account{slots: int(n), ahead: ahead, work: work, urgent: urgent, mean: mean}
+	if t.back == nil || !t.back.open(now) {
+		f.standing = c.standBefore(now, t, &f, rate)
+	}
 	return f
 }
 

@@ -31,8 +31,10 @@ const (
 
 // stretch is the wait that a forecast one is to be taken for.
 func (m *margin) stretch(wait time.Duration) time.Duration {
-	return time.Duration(float64(wait) * math.Exp(m.log))
+	return time.Duration(float64(wait) * m.factor())
 }
+
+func (m *margin) factor() float64 { return math.Exp(m.log) }
 
 // learn takes in how a promise ended; waiting is how many others wait now.
 func (m *margin) learn(kept bool, keep float64, waiting int) {

@@ -64,6 +64,8 @@ type Ticket struct {
 	suspect *suspect // an answered 5xx whose blame waits for a second opinion (R7, poison)
 	bound   *member
 	current *Assignment
+	back    *booking // its place, if it comes back; nil once admission has decided
+	booked  bool     // a place is booked for its return
 
 	counted  bool // in its class's arrivals
 	promised bool // accepted

@@ -74,6 +74,7 @@ type Ask struct {
 	Width    int    // slots needed, ≥ 1
 	Bytes    int64  // size of the body, counted against queue.max_bytes
 	BodyHash uint64 // over key and body: recognises the same request again
+	Try      Try    // what the client says of its earlier tries
 
 	PromptTokens int  // estimate
 	MaxTokens    int  // the request's own maximum; 0 unstated
@@ -82,6 +83,16 @@ type Ask struct {
 	Deadline       time.Time // first token due
 	ClientDeadline bool      // the client itself stated it: it bounds the whole answer when not streaming
 }
+
+// Try is what a client says of its earlier tries of a request.
+type Try uint8
+
+// What it may say.
+const (
+	TryUnsaid Try = iota
+	TryFirst      // there was none
+	TryAgain      // this is a retry
+)
 
 // Refusal says why a request is turned away and when it would be accepted.
 type Refusal struct {
