@@ -35,6 +35,7 @@ type booking struct {
 	request requestID
 	body    uint64
 	seq     uint64 // of its first try: its place among equal deadlines
+	again   bool   // it had come back before
 	work    float64
 	due     time.Time // when it was told to come
 	until   time.Time // the last moment at which it may
@@ -56,14 +57,26 @@ type book struct {
 	class *classBook
 	lane  lane // without what only attempts and tiers need
 	n     int
-	work  float64 // slot-seconds
-	from  int64   // no earlier step has bookings
+	work  expected // of all steps
+	from  int64    // no earlier step has bookings
 	steps [bookRing]bookedStep
 }
 
 type bookedStep struct {
-	work  float64
+	work  expected
 	first *booking
+}
+
+// expected is booked work in slot-seconds: of those who were told once, and of
+// those who had come back before.
+type expected struct{ first, again float64 }
+
+func (e *expected) add(b *booking, times float64) {
+	if b.again {
+		e.again += times * b.work
+	} else {
+		e.first += times * b.work
+	}
 }
 
 func (b *book) at(step int64) *bookedStep { return &b.steps[step&(bookRing-1)] }
@@ -122,7 +135,7 @@ func (c *core) reserve(now time.Time, t *Ticket, wait time.Duration) bool {
 		return false
 	}
 	b := &booking{
-		request: id, body: t.ask.BodyHash, seq: t.item.Seq, work: t.work,
+		request: id, body: t.ask.BodyHash, seq: t.item.Seq, again: t.again, work: t.work,
 		due: now.Add(wait), until: now.Add(wholeSeconds(wait) + bookGrace), told: now, book: bk,
 	}
 	b.step = c.stepOf(b.due)
@@ -131,9 +144,9 @@ func (c *core) reserve(now time.Time, t *Ticket, wait time.Duration) bool {
 	}
 	bk.from = min(bk.from, b.step)
 	bk.n++
-	bk.work += b.work
+	bk.work.add(b, 1)
 	s := bk.at(b.step)
-	s.work += b.work
+	s.work.add(b, 1)
 	if b.later = s.first; b.later != nil {
 		b.later.earlier = b
 	}
@@ -201,26 +214,28 @@ func (c *core) drop(b *booking) {
 	if b.later != nil {
 		b.later.earlier = b.earlier
 	}
-	s.work -= b.work
-	b.book.work -= b.work
+	s.work.add(b, -1)
+	b.book.work.add(b, -1)
 	b.book.n--
 	if s.first == nil {
-		s.work = 0 // what rounding left of it
+		s.work = expected{} // what rounding left of it
 	}
 	if b.book.n == 0 {
-		b.book.work = 0
+		b.book.work = expected{}
 	}
 }
 
 // lapse ends a booking that nobody took.
 func (c *core) lapse(b *booking) {
-	b.book.class.returns.stayed()
+	b.book.class.returns.habit(b.again).stayed()
 	c.drop(b)
 }
 
 // take ends a booking whose client is back in time.
 func (c *core) take(now time.Time, b *booking, accepted bool) {
-	b.book.class.returns.came(int(now.Sub(b.due)/bookStep), accepted)
+	r := &b.book.class.returns
+	r.habit(b.again).came(int(now.Sub(b.due) / bookStep))
+	r.learn(accepted, b.book.n)
 	c.drop(b)
 }
 
@@ -262,32 +277,37 @@ func (c *core) standBefore(now time.Time, t *Ticket, f *forecast, rate float64) 
 // in reserve; and it is told the first moment from which on they all have.
 func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standing {
 	r := &t.class.returns
-	near, total := c.bookings.near[:0], 0.0
-	st := standing{share: r.share(0)}
+	first, again := r.habit(false), r.habit(true)
+	near, total := c.bookings.near[:0], expected{}
+	st := standing{share: first.share(0)}
 	for _, b := range c.bookings.books {
 		if b.n == 0 || b.class != t.class || !c.compete(b.lane, t.lane) {
 			continue
 		}
 		c.sweep(now, b)
 		near = append(near, b)
-		total += b.work
+		total.first += b.work.first
+		total.again += b.work.again
 		st.booked += b.n
 	}
 	c.bookings.near = near
-	keep := min(r.reserve*max(room, 0), st.share*total/rate)
+	keep := min(r.reserve*max(room, 0), (total.first*first.share(0)+total.again*again.share(0))/rate)
 	room -= keep
 	longest, opens := base, max(0, base-room)
 	if st.booked > 0 {
 		step, back := c.stepOf(now), 0.0
 		for i := step - bookLate; i <= step+int64(bookSpan/bookStep); i++ {
-			work := 0.0
+			var work expected
 			for _, b := range near {
-				work += b.at(i).work
+				s := b.at(i)
+				work.first += s.work.first
+				work.again += s.work.again
 			}
-			if work == 0 {
+			if work == (expected{}) {
 				continue
 			}
-			back += work * r.share(int(step-i))
+			late := int(step - i)
+			back += work.first*first.share(late) + work.again*again.share(late)
 			level := base + back/rate
 			y := max(0, float64(i-step)*bookStep.Seconds())
 			longest = max(longest, level-y)

@@ -47,7 +47,7 @@ func wholeSeconds(d time.Duration) time.Duration { return (d + time.Second - 1).
 func (c *core) recognise(now time.Time, t *Ticket) {
 	t.back = c.returning(now, t)
 	if t.back != nil && t.back.open(now) {
-		t.item.Seq = t.back.seq
+		t.item.Seq, t.again = t.back.seq, true
 	}
 }
 

@@ -65,6 +65,7 @@ type Ticket struct {
 	bound   *member
 	current *Assignment
 	back    *booking // its place, if it comes back; nil once admission has decided
+	again   bool     // it has come back in its time
 	booked  bool     // a place is booked for its return
 
 	counted  bool // in its class's arrivals
