@@ -24,6 +24,11 @@ const (
 	maxBooks    = 64      // pairs of class and lane with places
 	maxAlike    = 8       // bookings of equal bodies that are looked at
 
+	// bookable is the share of capacity that bookings may fill. The rest goes to
+	// newcomers: since they are accepted or not by what is the case at the
+	// moment, they make up for what comes otherwise than expected.
+	bookable = 0.9
+
 	// turnaround is the least time from a refusal to its client's return. What
 	// comes sooner with the same body is another request, unless it says that it
 	// is a retry.
@@ -308,10 +313,9 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 			}
 			late := int(step - i)
 			back += work.first*first.share(late) + work.again*again.share(late)
-			level := base + back/rate
 			y := max(0, float64(i-step)*bookStep.Seconds())
-			longest = max(longest, level-y)
-			if level-y > room {
+			longest = max(longest, base+back/rate-y)
+			if level := base + back/(rate*bookable); level-y > room {
 				opens = level - room
 			}
 		}

@@ -20,7 +20,7 @@ type returns struct {
 const (
 	honest       = 0.95 // share of those who come in time that are to be accepted
 	reserveFirst = 0.1
-	reserveMost  = 0.5
+	reserveMost  = 0.75
 
 	reserveStepMost, reserveStepLeast = 0.02, 0.0002
 )

@@ -228,7 +228,7 @@ func TestR14Probe(t *testing.T) {
 				for name, of := range map[string][]manner{"told": {never, told}, "second": {never, second}, "sdk": {never, sdk}, "mixed": {never, never, told, sdk, hasty, second}} {
 					t.Run(fmt.Sprintf("%.1f/%s/%d/%s", load, shape, slots, name), func(t *testing.T) {
 						t.Parallel()
-						o := storm{slots: slots, load: load, shape: shape, deadline: 5 * time.Second, of: of, span: 400 * time.Second, seed: 1}.run(t)
+						o := storm{slots: slots, load: load, shape: shape, deadline: 5 * time.Second, of: of, span: 600 * time.Second, seed: 1}.run(t)
 						t.Logf(t.Name()+" honest %.3f of %d, busy %.3f, spikes %.2f, kept %.3f, served never %.2f told %.2f second %.2f sdk %.2f hasty %.2f; booked %d", o.honesty(), o.inTime, o.busy, o.spikes(),
 							float64(o.kept)/float64(o.kept+o.broken), o.share(never), o.share(told), o.share(second), o.share(sdk), o.share(hasty), o.mostBooked)
 					})
