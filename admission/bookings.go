@@ -20,7 +20,7 @@ const (
 	bookLate  = 20                     // steps after its own after which no booking can be taken any more
 	bookRing  = 1024                   // steps; at least bookSpan + bookLate of them
 
-	maxBookings = 1 << 14 // places kept; those told beyond it have none
+	maxBookings = 1 << 16 // places kept, some 20 MiB; those refused beyond it are told not to come back
 	maxBooks    = 64      // pairs of class and lane with places
 	maxAlike    = 8       // bookings of equal bodies that are looked at
 

@@ -21,17 +21,12 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 }
 
 // tellWhen tells a refused request when it would be accepted, and books that
-// place. Where coming back cannot help, or common clients will not wait so long,
-// nothing is booked.
+// place. Where coming back cannot help, common clients will not wait so long, or
+// there are too many bookings, it is told not to come back.
 func (c *core) tellWhen(now time.Time, t *Ticket, f forecast, r *Refusal) {
-	r.NoRetry = f.own() > t.ask.Deadline.Sub(now)
 	r.RetryAfter = retryAfter(f.opens)
-	if r.RetryAfter > bookSpan {
-		r.NoRetry = true
-	}
-	if !r.NoRetry && c.reserve(now, t, r.RetryAfter) {
-		t.booked = true
-	}
+	t.booked = f.own() <= t.ask.Deadline.Sub(now) && r.RetryAfter <= bookSpan && c.reserve(now, t, r.RetryAfter)
+	r.NoRetry = !t.booked
 }
 
 // retryAfter is an honest wait: never less than a second, since Retry-After has
