@@ -49,6 +49,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 			return c.unmeetable(now, t, f)
 		}
 		t.decision.WouldRefuse = true
+		t.decision.Arithmetic = c.reckon(now, t, &f, nil)
 	}
 	c.pledge(now, t, f)
 	c.enqueue(now, t)

@@ -66,6 +66,7 @@ type classBook struct {
 	flow                  flow
 	margin                margin
 	returns               returns
+	observed              Observed
 	latest                lane // of the last accepted request: what a newcomer is likely to ask for
 }
 
@@ -197,7 +198,13 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 	default:
 		panic("admission: request " + t.id + " ended without an outcome")
 	}
-	if t.promised && !t.judged && (o == Failed || o == Refused) {
+	switch {
+	case !t.promised || t.judged:
+	case t.decision.WouldRefuse && now.After(t.ask.Deadline):
+		c.compare(now, t)
+	case t.decision.WouldRefuse:
+		t.class.observed.Unknown++
+	case o == Failed || o == Refused:
 		c.broken(now, t) // a replica's own 4xx, passed on, breaks no promise
 	}
 	return t.decided(now, t.class.name, o, r)
@@ -208,6 +215,10 @@ func (c *core) judge(now time.Time, t *Ticket) {
 	if t.judged || !t.promised {
 		return
 	}
+	if t.decision.WouldRefuse {
+		c.compare(now, t)
+		return
+	}
 	if t.ask.Deadline.IsZero() || !now.After(t.ask.Deadline) {
 		t.judged = true
 		c.promise.Kept++
@@ -216,6 +227,19 @@ func (c *core) judge(now time.Time, t *Ticket) {
 		return
 	}
 	c.broken(now, t)
+}
+
+// compare tells of a request that would have been refused whether that would
+// have been right. It was promised nothing, so it is in no promise's count.
+func (c *core) compare(now time.Time, t *Ticket) {
+	t.judged = true
+	in := !now.After(t.ask.Deadline)
+	t.decision.InTime = &in
+	if in {
+		t.class.observed.InTime++
+	} else {
+		t.class.observed.Late++
+	}
 }
 
 func (c *core) broken(now time.Time, t *Ticket) {

@@ -20,7 +20,12 @@ type Decision struct {
 	Attempts    []AttemptNote   `json:"attempts"`
 	Candidates  []CandidateNote `json:"candidates"`
 	RetryAfterS float64         `json:"retry_after_s"`
-	WouldRefuse bool            `json:"would_refuse,omitempty"` // admission.mode: observe
+
+	WouldRefuse bool  `json:"would_refuse,omitempty"` // admission.mode: observe
+	InTime      *bool `json:"in_time,omitempty"`      // with WouldRefuse: whether its deadline was met; nil: nobody knows, it left
+
+	Arithmetic  *Arithmetic `json:"arithmetic,omitempty"`  // of a refusal by forecast
+	Explanation []string    `json:"explanation,omitempty"` // the same in words; Explain writes it
 }
 
 // AttemptNote is one attempt in a decision.

@@ -25,8 +25,9 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 // there are too many bookings, it is told not to come back.
 func (c *core) tellWhen(now time.Time, t *Ticket, f forecast, r *Refusal) {
 	r.RetryAfter = retryAfter(f.opens)
-	t.booked = f.own() <= t.ask.Deadline.Sub(now) && r.RetryAfter <= bookSpan && c.reserve(now, t, r.RetryAfter)
-	r.NoRetry = !t.booked
+	booked := f.own() <= t.ask.Deadline.Sub(now) && r.RetryAfter <= bookSpan && c.reserve(now, t, r.RetryAfter)
+	r.NoRetry = !booked
+	t.decision.Arithmetic = c.reckon(now, t, &f, r)
 }
 
 // retryAfter is an honest wait: never less than a second, since Retry-After has
@@ -68,9 +69,12 @@ func (c *core) returned(now time.Time, t *Ticket, f forecast, late bool) *Refusa
 	if until := now.Add(wholeSeconds(rest) + bookGrace); until.After(b.until) {
 		b.until = until
 	}
-	t.booked = true
-	return &Refusal{
+	r := &Refusal{
 		Reason: ReasonDeadlineUnmeetable, RetryAfter: rest,
-		Message: fmt.Sprintf("it was told to come back %s later than now, and its place then is kept", round(b.due.Sub(now))),
+		Message: fmt.Sprintf("it comes back %s before the time it was told; its place then is kept", round(b.due.Sub(now))),
 	}
+	a := c.reckon(now, t, &f, r)
+	a.Place, a.early = placeKept, b.due.Sub(now)
+	t.decision.Arithmetic = a
+	return r
 }

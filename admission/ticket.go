@@ -66,7 +66,6 @@ type Ticket struct {
 	current *Assignment
 	back    *booking // its place, if it comes back; nil once admission has decided
 	again   bool     // it has come back in its time
-	booked  bool     // a place is booked for its return
 
 	counted  bool // in its class's arrivals
 	promised bool // accepted
