@@ -60,7 +60,7 @@ func (c *core) returned(now time.Time, t *Ticket, f forecast, late bool) *Refusa
 	case b.open(now):
 		c.take(now, b, !late)
 		return nil
-	case c.cfg.Observe || !late && 2*(f.wait+f.before) <= t.ask.Deadline.Sub(now)-f.own():
+	case !c.cfg.Enabled || c.cfg.Observe || !late && 2*(f.wait+f.before) <= t.ask.Deadline.Sub(now)-f.own():
 		c.drop(b)
 		return nil
 	}
