@@ -32,16 +32,17 @@ var (
 // mayImport says which packages of the module each package may import; one
 // that is missing may import none. cmd may import everything.
 var mayImport = map[string][]string{
-	"replica":        {"breaker", "affinity"},
-	"replica/probe":  {"replica"},
-	"replica/gpu":    {"replica"},
-	"admission":      {"queue", "replica", "affinity", "breaker"},
-	"gateway":        {"admission", "dialect", "replica", "gateway/upstream"},
-	"telemetry":      {"admission", "gateway"},
-	"dashboard":      {"admission", "telemetry"},
-	"simserver":      {"simserver/model"},
-	"bench":          {"admission", "replica", "simserver", "simserver/model"},
-	"cmd/switchyard": {"*"},
+	"replica":          {"breaker", "affinity"},
+	"replica/probe":    {"replica"},
+	"replica/gpu":      {"replica"},
+	"admission":        {"queue", "replica", "affinity", "breaker"},
+	"gateway":          {"admission", "dialect", "replica", "gateway/upstream", "gateway/socket"},
+	"gateway/upstream": {"gateway/socket"},
+	"telemetry":        {"admission", "gateway"},
+	"dashboard":        {"admission", "telemetry"},
+	"simserver":        {"simserver/model"},
+	"bench":            {"admission", "replica", "simserver", "simserver/model"},
+	"cmd/switchyard":   {"*"},
 }
 
 type file struct {

@@ -33,8 +33,8 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	}
 	c.recognise(now, t)
 	f := c.chooseModel(now, t, models)
-	t.decision.ForecastS = f.firstToken().Seconds()
-	t.decision.Candidates = c.notes(now, t, f.wait)
+	t.record.forecastS = f.firstToken().Seconds()
+	t.record.candidates = c.notes(now, t, f)
 	if f.wait > 0 {
 		if ref := c.queueFull(now, ask, f); ref != nil {
 			return ref
@@ -48,8 +48,8 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 		if !c.cfg.Observe {
 			return c.unmeetable(now, t, f)
 		}
-		t.decision.WouldRefuse = true
-		t.decision.Arithmetic = c.reckon(now, t, &f, nil)
+		t.record.wouldRefuse = true
+		t.record.arithmetic = c.reckon(now, t, &f, nil)
 	}
 	c.pledge(now, t, f)
 	c.enqueue(now, t)
@@ -251,7 +251,7 @@ func (c *core) retier() {
 // queueFull refuses what the queue has no room for.
 func (c *core) queueFull(now time.Time, ask Ask, f forecast) *Refusal {
 	q := c.cfg.Queue
-	waiting := c.q.Len() + len(c.bound)
+	waiting := c.q.Len() + len(c.bound) + len(c.waitlist)
 	switch {
 	case q.MaxRequests > 0 && waiting >= q.MaxRequests:
 		return &Refusal{

@@ -323,7 +323,7 @@ func TestObserveCompares(t *testing.T) {
 		tickets = append(tickets, w.accept(w.ask()))
 	}
 	late := tickets[13]
-	require.True(t, late.decision.WouldRefuse)
+	require.True(t, late.record.wouldRefuse)
 	require.Empty(t, w.c.mu.bookings.byID)
 	w.c.Leave(w.now, late)
 	w.c.End(w.now, late, Cancelled, "")
@@ -331,7 +331,7 @@ func TestObserveCompares(t *testing.T) {
 	fast := 0
 	for i := range 13 {
 		a := w.granted(tickets[i])
-		wouldRefuse := tickets[i].decision.WouldRefuse
+		wouldRefuse := tickets[i].record.wouldRefuse
 		d := 900 * time.Millisecond
 		if i < 6 {
 			d, fast = 500*time.Millisecond, fast+1

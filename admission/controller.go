@@ -41,7 +41,7 @@ func (c *Controller) Admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	defer c.unlock()
 	ref := c.mu.admit(now, t, ask)
 	if ref != nil {
-		t.decision.RetryAfterS = ref.RetryAfter.Seconds()
+		t.record.retryAfterS = ref.RetryAfter.Seconds()
 	}
 	return ref
 }
@@ -54,11 +54,24 @@ func (c *Controller) Leave(now time.Time, t *Ticket) {
 	c.mu.leave(now, t)
 }
 
+// Notify has f called once when t.C has something to receive, at once if it has:
+// for a holder that waits for other things than channels. f must neither block
+// nor call the controller. After Notify with nil the one before is not called.
+func (c *Controller) Notify(t *Ticket, f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.wake = f; f != nil && len(t.c) > 0 {
+		t.wake = nil
+		f()
+	}
+}
+
 // FirstToken reports the first content of an attempt's answer.
 func (c *Controller) FirstToken(now time.Time, a *Assignment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.judge(now, a.ticket)
+	c.mu.filled(now, a)
 }
 
 // Overdue is asked when FirstTokenTimeout has passed without a token. A

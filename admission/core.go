@@ -23,6 +23,7 @@ type core struct {
 	lastRoute *route // of lastLane; nil: none
 	running   map[*replica.Slots]*runs
 	bound     map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
+	memory                         // of prompt caches
 	seq       uint64
 	turn      int // rotates ties between equal replicas
 
@@ -85,6 +86,7 @@ func (c *core) init(cfg Config, now time.Time) {
 	for i, cl := range cfg.Classes {
 		c.classes = append(c.classes, &classBook{name: cl.Name, index: i})
 	}
+	c.memory.init(cfg.Affinity)
 	for _, rc := range cfg.Replicas {
 		c.addReplica(rc)
 	}
@@ -161,9 +163,12 @@ func (c *core) leave(now time.Time, t *Ticket) {
 
 // unqueue takes a waiting ticket off the queue or off the replica it is bound to.
 func (c *core) unqueue(now time.Time, t *Ticket) {
-	if t.bound != nil {
+	switch {
+	case t.bound != nil:
 		c.unbind(t)
-	} else {
+	case t.parked.at != nil:
+		c.unpark(t)
+	default:
 		c.q.Remove(&t.item)
 	}
 	t.queued += now.Sub(t.since)
@@ -200,9 +205,9 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 	}
 	switch {
 	case !t.promised || t.judged:
-	case t.decision.WouldRefuse && now.After(t.ask.Deadline):
+	case t.record.wouldRefuse && now.After(t.ask.Deadline):
 		c.compare(now, t)
-	case t.decision.WouldRefuse:
+	case t.record.wouldRefuse:
 		t.class.observed.Unknown++
 	case o == Failed || o == Refused:
 		c.broken(now, t) // a replica's own 4xx, passed on, breaks no promise
@@ -215,7 +220,7 @@ func (c *core) judge(now time.Time, t *Ticket) {
 	if t.judged || !t.promised {
 		return
 	}
-	if t.decision.WouldRefuse {
+	if t.record.wouldRefuse {
 		c.compare(now, t)
 		return
 	}
@@ -234,7 +239,7 @@ func (c *core) judge(now time.Time, t *Ticket) {
 func (c *core) compare(now time.Time, t *Ticket) {
 	t.judged = true
 	in := !now.After(t.ask.Deadline)
-	t.decision.InTime = &in
+	t.record.inTime = &in
 	if in {
 		t.class.observed.InTime++
 	} else {

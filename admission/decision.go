@@ -45,18 +45,21 @@ type CandidateNote struct {
 // maxCandidates bounds what a decision keeps of a large fleet.
 const maxCandidates = 16
 
-// decided completes the record at the end of a request.
+// decided makes the record at the end of a request.
 func (t *Ticket) decided(now time.Time, class string, o Outcome, r Reason) Decision {
-	d := t.decision
-	d.ID, d.Time, d.Class, d.Key = t.id, now, class, t.key
-	d.Model, d.Outcome, d.Reason = t.ask.Public, o.String(), r
+	d := Decision{
+		ID: t.id, Time: now, Class: class, Key: t.key, Model: t.ask.Public, Outcome: o.String(), Reason: r,
+		ForecastS: t.record.forecastS, QueueMs: float64(t.queued) / float64(time.Millisecond),
+		Attempts: t.record.attempts, Candidates: t.record.candidates,
+		RetryAfterS: t.record.retryAfterS, WouldRefuse: t.record.wouldRefuse, InTime: t.record.inTime,
+		Arithmetic: t.record.arithmetic,
+	}
 	if d.Model == "" {
 		d.Model = t.lane.model
 	}
 	if !t.ask.Deadline.IsZero() {
 		d.DeadlineS = t.ask.Deadline.Sub(t.at).Seconds()
 	}
-	d.QueueMs = float64(t.queued) / float64(time.Millisecond)
 	if d.Attempts == nil {
 		d.Attempts = []AttemptNote{} // never null in JSON
 	}

@@ -59,10 +59,13 @@ func (c *core) dispatch(now time.Time) {
 			return
 		}
 		t := it.Value.(*Ticket)
-		m := c.choose(now, t)
+		m, b := c.choose(now, t)
 		switch {
 		case m == nil:
 			c.full[t.lane] = true
+		case b.m != nil:
+			c.q.Remove(it)
+			c.park(t, b, now)
 		case m.rep.FreeIn(now, m.pool) >= need(m.pool, t):
 			c.q.Remove(it)
 			c.assign(now, t, m)
@@ -126,47 +129,117 @@ func need(p *replica.Slots, t *Ticket) int { return max(1, min(t.ask.Width, p.To
 //  1. the lowest tier that has room;
 //  2. replicas that lately rejected their own key or model go last;
 //  3. the smallest forecast of the first token;
-//  4. the least loaded, then in turn.
-func (c *core) choose(now time.Time, t *Ticket) *member {
-	var best *member
-	var bestRank rank
+//  4. of those that a forecast cannot tell apart, the least loaded, then in turn.
+//
+// Where a busy replica holds so much of the prompt that the first token would
+// come sooner there, that one is worth waiting for instead.
+func (c *core) choose(now time.Time, t *Ticket) (*member, berth) {
 	members := c.usable(now, t.lane)
+	c.look(t)
 	c.turn++
+	least := c.gather(now, t, members)
+	best, load := candidate{}, 0.0
+	for _, x := range c.candidates {
+		switch l := x.m.load(); {
+		case x.own > least+alike(least):
+		case t.ask.Hint && c.usableOn(x.m) > 0:
+			return x.m, berth{}
+		case best.m == nil || l < load:
+			best, load = x, l
+		}
+	}
+	if best.m == nil {
+		return nil, berth{}
+	}
+	return best.m, c.better(now, t, members, best)
+}
+
+// gather lists the replicas with room that no other outranks, in turn, as
+// c.candidates. It returns the smallest time to the first token on any.
+func (c *core) gather(now time.Time, t *Ticket, members []*member) (least time.Duration) {
+	c.candidates = c.candidates[:0]
+	var lead rank
+	unknown := false
 	for i := range members {
 		m := members[(i+c.turn)%len(members)]
 		if !c.roomOn(now, m) {
 			continue
 		}
-		e := c.estimate(m, t)
-		k := rank{
-			tier: m.rep.Config.Tier, flagged: m.rep.Flagged != "", own: e.load + e.prompt,
-			load: float64(m.pool.Held()+m.pool.Foreign) / float64(max(1, m.pool.Total)),
+		k := rank{tier: m.rep.Config.Tier, flagged: m.rep.Flagged != ""}
+		if len(c.candidates) > 0 && k.compare(lead) > 0 {
+			continue
 		}
-		if best == nil || k.before(bestRank) {
-			best, bestRank = m, k
+		if len(c.candidates) == 0 || k.compare(lead) < 0 {
+			c.candidates, lead, unknown = c.candidates[:0], k, false
+		}
+		x := c.reach(m, t)
+		unknown = unknown || !x.known
+		c.candidates = append(c.candidates, x)
+	}
+	if unknown {
+		c.assume()
+	}
+	for i, x := range c.candidates {
+		if i == 0 || x.own < least {
+			least = x.own
 		}
 	}
-	return best
+	return least
 }
 
+// candidate is a replica and a request's own time to the first token there.
+type candidate struct {
+	m      *member
+	own    time.Duration
+	tokens int  // of it to be processed
+	known  bool // how fast it does
+}
+
+// unknownPromptPerToken stands in for a prompt speed while none was measured, so
+// that conversations stay together from the first one on.
+const unknownPromptPerToken = 500 * time.Microsecond
+
+// assume takes candidates whose speed nobody has measured to be as fast as the
+// fastest: else they would never be tried.
+func (c *core) assume() {
+	pace := float64(unknownPromptPerToken)
+	for first, x := range c.candidates {
+		if p := float64(x.own) / float64(max(x.tokens, 1)); x.known && (p < pace || first == 0) {
+			pace = p
+		}
+	}
+	for i := range c.candidates {
+		if x := &c.candidates[i]; !x.known {
+			x.own += time.Duration(pace * float64(x.tokens))
+		}
+	}
+}
+
+// rank is what no forecast makes up for.
 type rank struct {
 	tier    int
 	flagged bool
-	own     time.Duration
-	load    float64
 }
 
-func (k rank) before(o rank) bool {
-	if k.tier != o.tier {
-		return k.tier < o.tier
+func (k rank) compare(o rank) int {
+	switch {
+	case k.tier != o.tier:
+		return k.tier - o.tier
+	case k.flagged == o.flagged:
+		return 0
+	case k.flagged:
+		return 1
 	}
-	if k.flagged != o.flagged {
-		return o.flagged
-	}
-	if k.own != o.own {
-		return k.own < o.own
-	}
-	return k.load < o.load
+	return -1
+}
+
+// alike is the difference below which two forecasts of the first token say the
+// same: what nobody notices, and what they are not good for.
+func alike(d time.Duration) time.Duration { return 10*time.Millisecond + d/16 }
+
+// load is the share of a replica's slots that are taken.
+func (m *member) load() float64 {
+	return float64(m.pool.Held()+m.pool.Foreign) / float64(max(1, m.pool.Total))
 }
 
 // assign takes the slot and grants it.
@@ -175,13 +248,15 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	p.Take(now, w)
 	t.queued += now.Sub(t.since)
 	t.tries++
-	e := c.estimate(m, t)
+	most := c.look(t)
+	cached := c.usableOn(m)
+	e := c.estimate(m, t, cached)
 	a := &Assignment{
 		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
-		Attempt: t.tries, Queued: t.queued, ticket: t,
+		Attempt: t.tries, Queued: t.queued, ticket: t, Affinity: c.affinity(t, cached), CachedTokens: cached,
 		lease: lease{
 			rep: r, pool: p, runs: m.runs, width: w, begun: now, state: leaseBusy,
-			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, p: r.Facts.Progress,
+			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, cached: cached, p: r.Facts.Progress,
 		},
 	}
 	at := now.Sub(c.began)
@@ -195,6 +270,8 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	}
 	a.FirstTokenTimeout = c.firstTokenTimeout(t, e, a.lease.cold)
 	a.MoveAfter = c.moveAfter(now, t, e)
+	c.occupy(a, m)
+	c.learnReuse(cached, most)
 	t.current = a
 	m.runs.add(held)
 	c.setPhase(t, running)
@@ -283,8 +360,12 @@ func (c *core) tick(now time.Time) time.Time {
 	for _, b := range c.bookings.books {
 		c.sweep(now, b)
 	}
+	c.recallDue(now)
 	c.wanted = time.Time{}
 	c.dispatch(now)
+	for t := range c.waitlist {
+		c.due(t.parked.until)
+	}
 	if at, ok := c.q.NextExpiry(); ok {
 		c.due(at)
 	}
@@ -337,13 +418,17 @@ func (c *core) turnAway(now time.Time, t *Ticket, ref *Refusal) {
 
 func (c *core) grantRefusal(t *Ticket, ref *Refusal) {
 	c.setPhase(t, between)
-	t.decision.RetryAfterS = ref.RetryAfter.Seconds()
+	t.record.retryAfterS = ref.RetryAfter.Seconds()
 	c.grant(t, Grant{Refusal: ref})
 }
 
 // grant hands a waiting ticket what it waits for; its channel has room.
 func (c *core) grant(t *Ticket, g Grant) {
 	t.c <- g
+	if wake := t.wake; wake != nil {
+		t.wake = nil
+		wake()
+	}
 	if c.noteGrants {
 		c.granted = append(c.granted, t)
 	}

@@ -63,10 +63,11 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	}
 	t, rep := a.ticket, a.lease.rep
 	v := judgeResult(r)
+	c.processed(now, a, r)
 	c.giveBack(now, a, r.Running)
 	rep.Attempts++
 	rep.OutputTokens += int64(r.Usage.OutputTokens)
-	t.decision.Attempts = append(t.decision.Attempts, AttemptNote{
+	t.record.attempts = append(t.record.attempts, AttemptNote{
 		Replica: a.Replica, Result: v.label, Ms: float64(now.Sub(a.lease.begun)) / float64(time.Millisecond),
 	})
 	c.setPhase(t, between)
@@ -104,6 +105,7 @@ func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 		return
 	}
 	l.pool.Give(now, l.width)
+	l.vacate()
 	l.state = leaseGone
 }
 
@@ -114,6 +116,7 @@ func (c *core) released(now time.Time, a *Assignment, responsive bool) {
 		panic("admission: slot of " + a.ticket.id + " on " + a.Replica + " released twice")
 	}
 	l.pool.Exhume(now, l.width)
+	l.vacate()
 	l.state = leaseGone
 	if l.blame {
 		res := breaker.Neutral
@@ -172,7 +175,7 @@ func (c *core) resolveSuspect(now time.Time, t *Ticket) {
 		return
 	}
 	t.suspect = nil
-	if len(t.decision.Attempts) > 1 {
+	if len(t.record.attempts) > 1 {
 		c.tellAnswered(now, t, s, breaker.Failure)
 		return
 	}
@@ -260,12 +263,13 @@ func (c *core) decodeTime(a *Assignment, r AttemptResult) time.Duration {
 
 func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 	t, l, u := a.ticket, &a.lease, r.Usage
+	cached, sure := c.cachedTokens(a, u)
 	s := replica.Sample{
-		PromptTokens: u.PromptTokens - u.CachedTokens, OutputTokens: u.OutputTokens,
+		PromptTokens: u.PromptTokens - cached, OutputTokens: u.OutputTokens,
 		Load: u.Load, Prompt: u.Prompt, Decode: u.Decode, Hold: now.Sub(l.begun),
 	}
 	if s.PromptTokens <= 0 {
-		s.PromptTokens = t.ask.PromptTokens - u.CachedTokens
+		s.PromptTokens = t.ask.PromptTokens - cached
 	}
 	if !r.FirstTokenAt.IsZero() {
 		s.First = r.FirstTokenAt.Sub(l.begun)
@@ -276,7 +280,10 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 			s.Decode = now.Sub(r.FirstTokenAt)
 		}
 	}
-	if s.First > 0 && !l.cold && !l.first.IsZero() {
+	if !sure {
+		s.PromptTokens = 0 // how many took that time is not known
+	}
+	if s.First > 0 && !l.cold && !l.first.IsZero() && !a.expectsCache() {
 		l.rep.Speed(a.Model).Timed(l.first.Sub(l.begun), s.First)
 	}
 	if l.cold && u.Load == 0 {

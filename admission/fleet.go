@@ -10,6 +10,7 @@ import (
 
 func (c *core) addReplica(rc replica.Config) {
 	r := replica.New(rc, breaker.New(c.cfg.Breaker))
+	r.Remember(c.prompts)
 	c.fleet = append(c.fleet, r)
 	c.byName[rc.Name] = r
 }
@@ -49,6 +50,7 @@ func (c *core) changed(now time.Time, r *replica.Replica) {
 	}
 	c.note(now, r)
 	c.rebind(now, r)
+	c.recallFor(now, r)
 	c.dispatch(now)
 }
 
@@ -56,8 +58,10 @@ func (c *core) changed(now time.Time, r *replica.Replica) {
 // replicas by URL; what is new starts unprobed, what is gone finishes
 // what it has (R15).
 func (c *core) reconfigure(now time.Time, cfg Config) {
+	c.recallAll()
 	c.remapClasses(now, cfg)
 	c.configure(cfg)
+	c.memory.turn(cfg.Affinity)
 	c.forgetRoutes()
 	old := c.byName
 	c.fleet, c.byName = nil, map[string]*replica.Replica{}
@@ -76,6 +80,7 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 			r.Facts.Engine = rc.Engine
 		}
 		r.Reconfigure(rc)
+		r.Remember(c.prompts)
 		r.Breaker.SetConfig(cfg.Breaker)
 		c.fleet = append(c.fleet, r)
 		c.byName[rc.Name] = r
@@ -84,6 +89,7 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 	c.gone = slices.DeleteFunc(c.gone, func(r *replica.Replica) bool { return r.Held() == 0 })
 	for _, r := range old {
 		r.Draining = true
+		r.Remember(nil)
 		c.rebind(now, r)
 		if r.Held() > 0 {
 			c.gone = append(c.gone, r)
@@ -164,6 +170,9 @@ func (c *core) waiters() []*Ticket {
 		ts = append(ts, it.Value.(*Ticket))
 	}
 	for t := range c.bound {
+		ts = append(ts, t)
+	}
+	for t := range c.waitlist {
 		ts = append(ts, t)
 	}
 	return ts

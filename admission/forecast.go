@@ -22,9 +22,14 @@ type forecast struct {
 	standing // what has been booked before it
 	account  // what the wait was made of
 
-	known bool // something has been learned; a forecast that knows nothing accepts
-	none  bool // no available replica serves the lane
-	whole bool // the deadline bounds the whole answer
+	at    *member // the busy replica that is worth waiting for; nil: none is
+	known bool    // something has been learned; a forecast that knows nothing accepts
+	none  bool    // no available replica serves the lane
+	whole bool    // the deadline bounds the whole answer
+}
+
+func (f *forecast) take(e estimate) {
+	f.load, f.prompt, f.rest, f.slack, f.known = e.load, e.prompt, e.rest, e.slack, e.known
 }
 
 // own is what the request takes on an idle fleet.
@@ -62,11 +67,13 @@ type estimate struct {
 
 func (e *estimate) own() time.Duration { return e.load + e.prompt + e.rest }
 
-// estimate predicts the cost of a request on a replica, without waiting.
-func (c *core) estimate(m *member, t *Ticket) estimate {
+// estimate predicts the cost of a request on a replica that has so many tokens
+// of its prompt in its cache, without waiting.
+func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
 	var e estimate
-	p, knowP := m.speed.FirstToken(t.ask.PromptTokens)
-	s, knowS := m.speed.Service(t.ask.PromptTokens, t.expect)
+	tokens := uncached(t, cached)
+	p, knowP := m.speed.FirstToken(tokens)
+	s, knowS := m.speed.Service(tokens, t.expect)
 	e.known = knowP || knowS
 	switch {
 	case knowP && knowS:
@@ -76,18 +83,24 @@ func (c *core) estimate(m *member, t *Ticket) estimate {
 	default:
 		e.rest = s // a whole answer's time says nothing of its first token
 	}
-	if m.rep.Cold(t.lane.model) {
-		d, known := m.speed.Load()
-		if !known {
-			d = defaultLoad
-		}
-		e.load = d
-	}
+	e.load = loading(m, t)
 	e.slack = m.speed.Late(e.prompt)
 	if t.ask.ClientDeadline && !t.ask.Stream {
 		e.slack += c.longer(t, m)
 	}
 	return e
+}
+
+// loading is what the model still takes to be in memory.
+func loading(m *member, t *Ticket) time.Duration {
+	if !m.rep.Cold(t.lane.model) {
+		return 0
+	}
+	d, known := m.speed.Load()
+	if !known {
+		d = defaultLoad
+	}
+	return d
 }
 
 // longer is how much longer than expected an answer may be, but for the
@@ -106,14 +119,19 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 	whole := t.ask.ClientDeadline && !t.ask.Stream
 	members = c.usable(now, t.lane)
 	t.own, t.work = 0, 0
+	likely := c.likely(c.look(t))
 	for i, m := range members {
-		e := c.estimate(m, t)
+		cached := c.cachedOn(m)
+		e := c.estimate(m, t, cached)
 		if i == 0 || e.own() < best.own() {
 			best = e
 		}
 		f := forecast{load: e.load, prompt: e.prompt, rest: e.rest, slack: e.slack, whole: whole}
 		if own := f.own(); i == 0 || own < t.own {
 			t.own = own
+		}
+		if cached != likely {
+			e = c.estimate(m, t, likely)
 		}
 		t.work += float64(e.prompt+e.rest) * float64(need(m.pool, t))
 	}
@@ -128,15 +146,16 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 // slots that it can use.
 func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	best, members := c.weigh(now, t)
-	f := forecast{
-		load: best.load, prompt: best.prompt, rest: best.rest, slack: best.slack, known: best.known,
-		whole: t.ask.ClientDeadline && !t.ask.Stream, none: len(members) == 0,
-	}
+	f := forecast{whole: t.ask.ClientDeadline && !t.ask.Stream, none: len(members) == 0}
+	f.take(best)
 	if f.none {
 		return f
 	}
 	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, t.lane) })
 	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
+		if c.found > 0 && t.ask.Width <= 1 {
+			c.atOnce(now, t, members, &f)
+		}
 		return f
 	}
 	slots, part := c.slotTimes(now, members, t.item.Seq)
@@ -147,6 +166,9 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	}
 	f.wait = t.class.margin.stretch(mean)
 	f.account = account{slots: int(n), ahead: ahead, work: work, urgent: urgent, mean: mean}
+	if c.found > 0 {
+		c.inTurn(t, members, &f)
+	}
 	if t.back == nil || !t.back.open(now) {
 		f.standing = c.standBefore(now, t, &f, rate)
 	}
@@ -154,12 +176,16 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 }
 
 // notes lists the replicas that a forecast considered, for the record.
-func (c *core) notes(now time.Time, t *Ticket, wait time.Duration) []CandidateNote {
+func (c *core) notes(now time.Time, t *Ticket, f forecast) []CandidateNote {
 	members := c.usable(now, t.lane)
 	out := make([]CandidateNote, 0, min(len(members), maxCandidates))
 	for _, m := range members[:cap(out)] {
-		e := c.estimate(m, t)
-		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds()})
+		cached, wait := c.cachedOn(m), f.wait
+		if f.at != nil && m.rep.FreeIn(now, m.pool) > 0 {
+			cached, wait = c.usableOn(m), 0
+		}
+		e := c.estimate(m, t, cached)
+		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds(), CachedTokens: cached})
 	}
 	return out
 }

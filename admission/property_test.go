@@ -53,6 +53,12 @@ func (m *machine) check(rap *rapid.T) {
 		return // a debt is being paid
 	}
 	for _, t := range m.waiting {
+		if p := &t.parked; p.at != nil { // R6: for the replica that has its prompt, and not for ever
+			require.Zero(rap, p.at.rep.FreeIn(m.now, p.at.pool), "%s waits for %s, which has room", t.id, p.at.rep.Config.Name)
+			require.True(rap, p.until.After(m.now))
+			require.False(rap, p.until.After(p.first))
+			continue
+		}
 		kept := slices.Clone(m.c.mu.usable(m.now, t.lane))
 		rt := m.c.mu.route(t.lane)
 		rt.look(m.now)
@@ -72,7 +78,13 @@ func drop[T any](rt *rapid.T, s *[]T, what string) T {
 
 func TestR1R2R13HoldWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &machine{world: newWorld(t, testConfig(rep("a", 1), rep("b", 2), rep("c", 4)))}
+		cfg := testConfig(rep("a", 1), rep("b", 2), rep("c", 4))
+		cfg.Affinity = rapid.Bool().Draw(rt, "affinity")
+		cfg.Replicas[1].Engine = rapid.SampledFrom([]replica.Engine{replica.EngineOpenAI, replica.EngineOllama}).Draw(rt, "engine")
+		m := &machine{world: newWorld(t, cfg)}
+		for _, r := range m.c.mu.fleet {
+			r.Speed("m").Learn(replica.Sample{PromptTokens: 100, Prompt: 100 * time.Millisecond, OutputTokens: 101, Decode: 2 * time.Second, Hold: 2100 * time.Millisecond})
+		}
 		n := 0
 		rt.Repeat(map[string]func(*rapid.T){
 			"arrive": func(rt *rapid.T) {
@@ -82,6 +94,9 @@ func TestR1R2R13HoldWhateverHappens(t *testing.T) {
 				ask.Width = rapid.SampledFrom([]int{1, 1, 1, 2, 6}).Draw(rt, "width")
 				ask.Deadline = m.now.Add(time.Duration(rapid.IntRange(1, 60).Draw(rt, "deadline")) * time.Second)
 				ask.BodyHash = uint64(n % 7)
+				if turns := rapid.IntRange(0, 9).Draw(rt, "turns"); turns > 0 {
+					ask.Chain, ask.PromptTokens = talk(rapid.SampledFrom([]string{"x", "y", "z"}).Draw(rt, "talk"), turns), 1000*turns
+				}
 				tk := m.c.Arrive(m.now, Arrival{ID: fmt.Sprint("r", n), Class: "standard", At: m.now})
 				if ref := m.c.Admit(m.now, tk, ask); ref != nil {
 					m.c.End(m.now, tk, Refused, ref.Reason)
@@ -108,6 +123,7 @@ func TestR1R2R13HoldWhateverHappens(t *testing.T) {
 					RetryAfter: time.Duration(rapid.IntRange(0, 5).Draw(rt, "after")) * time.Second,
 				}
 				r.Committed = r.Kind == ResultBroken
+				r.Usage = Usage{PromptTokens: a.ticket.ask.PromptTokens, CachedTokens: rapid.IntRange(0, a.ticket.ask.PromptTokens).Draw(rt, "cached"), CacheSaid: rapid.Bool().Draw(rt, "said")}
 				r.Running = r.Kind == ResultMoved || rapid.Bool().Draw(rt, "zombie") && r.Kind != ResultOK
 				if r.Running {
 					m.zombies = append(m.zombies, a)
@@ -118,6 +134,11 @@ func TestR1R2R13HoldWhateverHappens(t *testing.T) {
 				}
 				m.c.End(m.now, a.ticket, Failed, "")
 			},
+			"first token": func(rt *rapid.T) {
+				if len(m.running) > 0 {
+					m.c.FirstToken(m.now, rapid.SampledFrom(m.running).Draw(rt, "attempt"))
+				}
+			},
 			"release": func(rt *rapid.T) {
 				if len(m.zombies) > 0 {
 					m.c.Released(m.now, drop(rt, &m.zombies, "zombie"), rapid.Bool().Draw(rt, "responsive"))
@@ -127,11 +148,13 @@ func TestR1R2R13HoldWhateverHappens(t *testing.T) {
 				m.pass(time.Duration(rapid.IntRange(1, 8000).Draw(rt, "ms")) * time.Millisecond)
 			},
 			"probe": func(rt *rapid.T) {
+				name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "replica")
 				f := facts("m")
+				f.Engine = m.c.mu.byName[name].Engine()
 				if rapid.Float64Range(0, 1).Draw(rt, "luck") < 0.2 {
 					f = replica.Facts{Gone: true, Err: "connection refused"}
 				}
-				m.report(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "replica"), f)
+				m.report(name, f)
 			},
 			"drain": func(rt *rapid.T) {
 				m.c.DrainReplica(m.now, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "replica"), rapid.Bool().Draw(rt, "on"))

@@ -27,7 +27,7 @@ func (c *core) tellWhen(now time.Time, t *Ticket, f forecast, r *Refusal) {
 	r.RetryAfter = retryAfter(f.opens)
 	booked := f.own() <= t.ask.Deadline.Sub(now) && r.RetryAfter <= bookSpan && c.reserve(now, t, r.RetryAfter)
 	r.NoRetry = !booked
-	t.decision.Arithmetic = c.reckon(now, t, &f, r)
+	t.record.arithmetic = c.reckon(now, t, &f, r)
 }
 
 // retryAfter is an honest wait: never less than a second, since Retry-After has
@@ -75,6 +75,6 @@ func (c *core) returned(now time.Time, t *Ticket, f forecast, late bool) *Refusa
 	}
 	a := c.reckon(now, t, &f, r)
 	a.Place, a.early = placeKept, b.due.Sub(now)
-	t.decision.Arithmetic = a
+	t.record.arithmetic = a
 	return r
 }

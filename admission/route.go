@@ -8,16 +8,18 @@ import (
 
 // member is one replica as a lane sees it, with what decisions about it need.
 type member struct {
-	rep   *replica.Replica
-	pool  *replica.Slots
-	speed *replica.Speed
-	runs  *runs
-	meant bool // not tried yet, and of a tier that the lane needs
+	rep    *replica.Replica
+	pool   *replica.Slots
+	speed  *replica.Speed
+	runs   *runs
+	caches *replica.Caches // of prompts for the lane's model; nil: no account is kept
+	meant  bool            // not tried yet, and of a tier that the lane needs
 }
 
 // runs is what runs on one pool of slots.
 type runs struct {
-	list []run
+	list   []run
+	parked int // requests that wait for one of them to end
 }
 
 // run is an attempt with what forecasts need of it, side by side, since they
@@ -77,6 +79,7 @@ func (c *core) findRoute(l lane) *route {
 		}
 		m := member{rep: r, pool: r.Pool(l.model), speed: r.Speed(l.model)}
 		m.runs = c.runsOn(m.pool)
+		m.caches = r.Caches(l.model)
 		m.meant = r.Config.Tier <= l.tier && (l.avoid == "" || !containsName(l.avoid, r.Config.Name))
 		rt.picky = rt.picky || !m.meant
 		rt.members = append(rt.members, m)

@@ -39,10 +39,12 @@ func (c *core) classState(now time.Time, b *classBook) ClassState {
 			cs.Booked += bk.n
 		}
 	}
-	for t := range c.bound {
-		if t.class == b {
-			cs.Queued++
-			cs.QueuedBytes += t.ask.Bytes
+	for _, aside := range [...]map[*Ticket]struct{}{c.bound, c.waitlist} {
+		for t := range aside {
+			if t.class == b {
+				cs.Queued++
+				cs.QueuedBytes += t.ask.Bytes
+			}
 		}
 	}
 	if b.latest == (lane{}) {

@@ -46,6 +46,7 @@ type Ticket struct {
 	class   *classBook
 	at      time.Time
 	c       chan Grant
+	wake    func() // called once C has something; nil: nobody asked
 	phase   phase
 	ask     Ask
 	lane    lane
@@ -63,15 +64,26 @@ type Ticket struct {
 	avoid   []string
 	suspect *suspect // an answered 5xx whose blame waits for a second opinion (R7, poison)
 	bound   *member
+	parked  parked
 	current *Assignment
 	back    *booking // its place, if it comes back; nil once admission has decided
-	again   bool     // it has come back in its time
 
+	again    bool // it has come back in its time
 	counted  bool // in its class's arrivals
 	promised bool // accepted
 	judged   bool // the promise has been called kept or broken
 	pledge   pledge
-	decision Decision
+	record   record
+}
+
+// record is what of a request's Decision is known before its end.
+type record struct {
+	forecastS, retryAfterS float64
+	attempts               []AttemptNote
+	candidates             []CandidateNote
+	wouldRefuse            bool
+	inTime                 *bool // with wouldRefuse: whether it was
+	arithmetic             *Arithmetic
 }
 
 // ID is the request's identifier.
@@ -99,7 +111,11 @@ type lease struct {
 	begun  time.Time
 	first  time.Time // estimated first token; zero: nothing is known
 	cold   bool
-	p      int // progress mark of the engine when last asked
+	cached int             // tokens of the prompt believed to be in the replica's cache when it was sent
+	caches *replica.Caches // of the prompt; nil: no account is kept
+	slot   int             // as caches gave it
+	filled bool            // the replica is known to have processed the prompt
+	p      int             // progress mark of the engine when last asked
 	more   time.Duration
 	state  leaseState
 	blame  bool // moved away from: Released decides whether it hung

@@ -7,6 +7,7 @@ package admission
 import (
 	"time"
 
+	"switchyard/affinity"
 	"switchyard/replica"
 )
 
@@ -76,13 +77,18 @@ type Ask struct {
 	BodyHash uint64 // over key and body: recognises the same request again
 	Try      Try    // what the client says of its earlier tries
 
-	PromptTokens int  // estimate
-	MaxTokens    int  // the request's own maximum; 0 unstated
-	Stream       bool // the client wants a stream
+	PromptTokens int    // estimate
+	Chain        []Part // the prompt's prefix chain, in the same tokens; nil: unknown. It must not change
+	Hint         bool   // Chain says where the request would be best, not what is cached there: a session's id
+	MaxTokens    int    // the request's own maximum; 0 unstated
+	Stream       bool   // the client wants a stream
 
 	Deadline       time.Time // first token due
 	ClientDeadline bool      // the client itself stated it: it bounds the whole answer when not streaming
 }
+
+// Part is one piece of a prompt's prefix chain, in estimated tokens.
+type Part = affinity.Part
 
 // Try is what a client says of its earlier tries of a request.
 type Try uint8
@@ -121,6 +127,13 @@ type Assignment struct {
 	Attempt int    // 1 for the first try
 	Queued  time.Duration
 
+	// Affinity says whether the replica is believed to have a part of the
+	// prompt in its cache, and CachedTokens how much of it.
+	Affinity     Affinity
+	CachedTokens int
+	Pinned       bool // llama.cpp: ask for Slot
+	Slot         int
+
 	// FirstTokenTimeout runs from the moment the request is sent. It follows
 	// the forecast; ask Controller.Overdue before acting on it.
 	FirstTokenTimeout time.Duration
@@ -130,6 +143,19 @@ type Assignment struct {
 	ticket *Ticket
 	lease  lease
 }
+
+// Affinity is what prompt caches had to do with an assignment.
+type Affinity uint8
+
+// The kinds of affinity.
+const (
+	AffinityNone Affinity = iota // nothing is known of the prompt, or affinity is off
+	AffinityMiss                 // the replica is not believed to have any of it
+	AffinityHit                  // it is
+)
+
+// String gives the metric label.
+func (a Affinity) String() string { return [...]string{"none", "miss", "hit"}[a] }
 
 // ResultKind is what an attempt came to: the rows of rule R7's table.
 type ResultKind uint8
@@ -170,6 +196,7 @@ type Usage struct {
 	Load         time.Duration
 	Prompt       time.Duration // prompt processing
 	Decode       time.Duration
+	CacheSaid    bool // CachedTokens was said, if only to be 0
 }
 
 // Action is what the data plane does after Finish.

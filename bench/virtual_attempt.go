@@ -180,7 +180,7 @@ func (g *gatewayFront) result(a *attempt) admission.AttemptResult {
 // nothing of its cache.
 func usage(a *attempt) admission.Usage {
 	t := &a.work.Tasks[0]
-	u := admission.Usage{PromptTokens: t.Prompt, OutputTokens: t.Decoded, CachedTokens: a.cached()}
+	u := admission.Usage{PromptTokens: t.Prompt, OutputTokens: t.Decoded, CachedTokens: a.cached(), CacheSaid: a.on.cfg.Kind != model.Ollama}
 	if a.on.cfg.Kind == model.LlamaCpp {
 		u.Prompt, u.Decode = t.First.Sub(t.Started), t.Ended.Sub(t.First)
 	}

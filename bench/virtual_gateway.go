@@ -157,10 +157,14 @@ func (g *gatewayFront) ask(j *journey, class string) admission.Ask {
 	if stated {
 		deadline = r.Deadline
 	}
+	parts := make([]admission.Part, len(j.prompt))
+	for i, p := range j.prompt {
+		parts[i] = admission.Part{Hash: p.Hash, Tokens: p.Tokens}
+	}
 	return admission.Ask{
 		Class: class, Models: []string{r.Model}, Public: r.Model, Path: chatPath, Engines: anyEngine, Width: 1,
 		Bytes: int64(bytesPerToken*text + bodyBytes + messageBytes*messages), BodyHash: blend(hashOf(j.prompt), xxhash.Sum64String(r.Key)),
-		Try: tryOf(r), PromptTokens: text, MaxTokens: r.MaxTokens, Stream: r.Stream,
+		Try: tryOf(r), PromptTokens: text, Chain: parts, MaxTokens: r.MaxTokens, Stream: r.Stream,
 		Deadline: g.w.now.Add(deadline), ClientDeadline: stated,
 	}
 }

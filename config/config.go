@@ -14,7 +14,7 @@
 //	form:"url"        the shape of a text, see forms
 //	need:"yes"        it must be given
 //	reload:"restart"  a reload cannot change it
-//	later:"affinity"  accepted, but not acted upon yet: part of that feature
+//	later:"limits per key"  accepted, but not acted upon yet: part of that feature
 //
 // What one key alone cannot tell (unique names, references, addresses) is a
 // rule in rules.go.
@@ -67,7 +67,7 @@ type Replica struct {
 	Tier        int        `yaml:"tier" in:"[0,1000]"`
 	APIKeyEnv   string     `yaml:"api_key_env" form:"env"`
 	CAFile      string     `yaml:"ca_file"`
-	CacheTokens int        `yaml:"cache_tokens" zero:"auto" in:"[1,1000000000]" later:"affinity"` // 0: auto
+	CacheTokens int        `yaml:"cache_tokens" zero:"auto" in:"[1,1000000000]"` // 0: auto
 	GPU         GPU        `yaml:"gpu"`
 }
 
@@ -143,9 +143,9 @@ type Health struct {
 
 // Affinity is how conversations find their prompt cache.
 type Affinity struct {
-	Enabled       bool   `yaml:"enabled" later:"affinity"`
-	SessionHeader string `yaml:"session_header" form:"header" later:"affinity"`
-	PinSlots      bool   `yaml:"pin_slots" later:"affinity"`
+	Enabled       bool   `yaml:"enabled"`
+	SessionHeader string `yaml:"session_header" form:"header"`
+	PinSlots      bool   `yaml:"pin_slots"`
 }
 
 // Limits bound what a client may do to the gateway.

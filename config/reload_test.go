@@ -101,14 +101,13 @@ keys:
     - {name: a, sha256: "0000000000000000000000000000000000000000000000000000000000000001", weight: 2, max_running: 4}
     - {name: b, sha256: "0000000000000000000000000000000000000000000000000000000000000002", requests_per_minute: 0, tokens_per_minute: 5, class: batch, models: [m]}
 admission: {enabled: true}
-affinity: {enabled: true, pin_slots: false}
+affinity: {enabled: true, pin_slots: true}
 `)
 	require.Equal(t, []string{
-		"affinity: not in force in this version, though the file sets replicas[1].cache_tokens, affinity.enabled",
 		"fair shares between keys: not in force in this version, though the file sets keys.list[0].weight",
 		"limits per key: not in force in this version, though the file sets keys.list[0].max_running, keys.list[1].tokens_per_minute",
 	}, c.NotYetInForce())
-	require.Empty(t, parse(t, "affinity: {enabled: false}\n").NotYetInForce())
+	require.Empty(t, parse(t, "affinity: {pin_slots: true}\n").NotYetInForce())
 }
 
 func TestWarnings(t *testing.T) {

@@ -67,6 +67,7 @@ func (s *said) readList(text []byte) bool {
 func (u *Usage) add(o Usage) {
 	u.PromptTokens += o.PromptTokens
 	u.CachedTokens += o.CachedTokens
+	u.CacheSaid = u.CacheSaid || o.CacheSaid
 	u.OutputTokens += o.OutputTokens
 	u.Load += o.Load
 	u.Prompt += o.Prompt

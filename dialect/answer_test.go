@@ -12,12 +12,12 @@ func TestRecordedAnswers(t *testing.T) {
 		file, path string
 		usage      Usage
 	}{
-		{"llamacpp_chat.json", "/v1/chat/completions", Usage{19, 18, 8, 0, ms(23.604), ms(21.668)}},
-		{"llamacpp_n2.json", "/v1/chat/completions", Usage{19, 18, 3, 0, ms(5.22), ms(11.896)}},
-		{"llamacpp_completion.json", "/completion", Usage{5, 1, 4, 0, ms(6.066), ms(7.609)}},
-		{"llamacpp_messages.json", "/v1/messages", Usage{19, 18, 4, 0, 0, 0}},
-		{"ollama_chat.json", "/api/chat", Usage{19, 0, 6, 26697581, 18756357, 107607208}},
-		{"ollama_v1.json", "/v1/chat/completions", Usage{19, 0, 6, 0, 0, 0}},
+		{"llamacpp_chat.json", "/v1/chat/completions", Usage{19, 18, 8, 0, ms(23.604), ms(21.668), true}},
+		{"llamacpp_n2.json", "/v1/chat/completions", Usage{19, 18, 3, 0, ms(5.22), ms(11.896), true}},
+		{"llamacpp_completion.json", "/completion", Usage{5, 1, 4, 0, ms(6.066), ms(7.609), true}},
+		{"llamacpp_messages.json", "/v1/messages", Usage{19, 18, 4, 0, 0, 0, true}},
+		{"ollama_chat.json", "/api/chat", Usage{19, 0, 6, 26697581, 18756357, 107607208, false}},
+		{"ollama_v1.json", "/v1/chat/completions", Usage{19, 0, 6, 0, 0, 0, false}},
 		{"ollama_preload.json", "/api/generate", Usage{}},
 	}
 	for _, tt := range tests {
@@ -70,7 +70,7 @@ func TestR7BrokenAnswers(t *testing.T) {
 func TestAnswersInAList(t *testing.T) {
 	one := `{"index":0,"content":"a","stop":true,"tokens_evaluated":5,"tokens_predicted":2,"timings":{"cache_n":1,"prompt_n":4,"prompt_ms":2,"predicted_n":2,"predicted_ms":3}}`
 	ep := at(t, "/completion")
-	require.Equal(t, Usage{10, 2, 4, 0, ms(4), ms(6)}, AnswerUsage(ep.Format, ep, []byte("["+one+","+one+"]")))
+	require.Equal(t, Usage{10, 2, 4, 0, ms(4), ms(6), true}, AnswerUsage(ep.Format, ep, []byte("["+one+","+one+"]")))
 }
 
 func TestUsageOfOddAnswers(t *testing.T) {
@@ -111,4 +111,24 @@ func TestResponseID(t *testing.T) {
 	require.Equal(t, "resp_1", ResponseID([]byte(`{"output":[{"id":"msg_1"}],"id":"resp_1","object":"response"}`)))
 	require.Empty(t, ResponseID([]byte(`{"id":5}`)))
 	require.Empty(t, ResponseID(nil))
+}
+
+// R6: a count of 0 cached tokens is a word, none is not.
+func TestR6WhetherCachedTokensWereSaid(t *testing.T) {
+	for usage, said := range map[string]bool{
+		`"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":0}}`:    true,
+		`"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":null}}`: false,
+		`"usage":{"prompt_tokens":9,"prompt_tokens_details":null}`:                   false,
+		`"usage":{"prompt_tokens":9}`:                                                false,
+		`"usage":{"input_tokens":9,"cache_read_input_tokens":0}`:                     true,
+		`"usage":{"input_tokens":9,"cache_read_input_tokens":null}`:                  false,
+		`"timings":{"cache_n":0,"prompt_n":9}`:                                       true,
+		`"timings":{"cache_n":-1,"prompt_n":9}`:                                      false,
+	} {
+		ep := at(t, "/v1/chat/completions")
+		require.Equal(t, said, AnswerUsage(ep.Format, ep, []byte(`{"choices":[{}],`+usage+`}`)).CacheSaid, usage)
+		s := stream(t, "/v1/chat/completions", sse, Ask{})
+		run(t, s, `data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}],`+usage+"}\n\n")
+		require.Equal(t, said, s.Usage().CacheSaid, usage)
+	}
 }

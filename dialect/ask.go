@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -24,6 +25,10 @@ type Ask struct {
 	PromptBytes  int // bytes of text in everything the model will read
 	PromptTokens int // estimate: a token per 4 bytes, MediaTokens per image, token ids as given
 
+	// Chain is the prompt's prefix chain, for what engines keep in prompt
+	// caches: chats and completions. See Part.
+	Chain []Part
+
 	ServiceTier string
 
 	// Store is true only where the body says so. The API's own default is to
@@ -36,6 +41,8 @@ type Ask struct {
 	Unload  bool // Ollama: nothing to do but to free the model's memory
 	Preload bool // Ollama: nothing to do but to load the model
 	NumCtx  int  // Ollama: context size asked for; 0 unstated
+
+	HasSlot bool // llama.cpp: the client asks for a slot itself
 
 	IncludeUsage   bool // OpenAI: a last event with the usage is wanted
 	ReturnProgress bool // llama.cpp: progress events are wanted
@@ -66,7 +73,7 @@ func (e *BadRequest) Error() string { return e.Message }
 var names = split("model stream n n_cmpl best_of max_tokens max_completion_tokens max_output_tokens n_predict " +
 	"messages prompt input content query documents texts system instructions suffix input_prefix input_suffix " +
 	"input_extra tools functions images context service_tier store previous_response_id keep_alive options " +
-	"stream_options return_progress response_fields")
+	"stream_options return_progress response_fields id_slot")
 
 // helperNames are the ones read of a body whose path takes no slot.
 var helperNames = split("model name")
@@ -83,6 +90,12 @@ func Parse(ep *Endpoint, body []byte) (Ask, error) {
 		return p.ask, nil
 	}
 	p.b = body
+	if ep.Inference() {
+		p.chained = ep.Kind == KindChat || ep.Kind == KindGenerate
+		p.scratch = scratches.Get().(*scratch)
+		defer scratches.Put(p.scratch)
+		p.parts = p.parts[:0]
+	}
 	if err := p.run(); err != nil {
 		return Ask{ModelStart: -1, ModelEnd: -1}, p.explain(err)
 	}
@@ -105,6 +118,7 @@ func (e *Endpoint) readsJSON() bool {
 // parser is the state of one Parse.
 type parser struct {
 	walker
+	chain
 	ep   *Endpoint
 	ask  Ask
 	seen seen
@@ -236,6 +250,7 @@ func (p *parser) conclude() {
 	t.add(p.query, max(p.documents, 1))
 	a.PromptBytes = t.bytes
 	a.PromptTokens = (t.bytes+3)/4 + t.ids + t.media*MediaTokens
+	p.link()
 
 	if p.ep.Format == Ollama {
 		idle := p.ep.Kind == KindGenerate && !p.hasPrompt && t.media == 0 || p.ep.Kind == KindChat && p.messages == 0
@@ -268,6 +283,23 @@ func ReplaceModel(body []byte, a Ask, model string) []byte {
 	out = append(out, body[:a.ModelStart]...)
 	out, _ = jsontext.AppendQuote(out, model)
 	return append(out, body[a.ModelEnd:]...)
+}
+
+// PinSlot gives the body with a llama.cpp slot to use, nothing else changed; the
+// body itself where the client asks for one, or the path does not take it.
+func PinSlot(ep *Endpoint, body []byte, a Ask, slot int) []byte {
+	if a.HasSlot || ep.Kind != KindChat && ep.Kind != KindGenerate || ep.Format != OpenAI && ep.Format != LlamaCpp {
+		return body
+	}
+	open := bytes.IndexByte(body, '{') + 1
+	out := make([]byte, 0, len(body)+len(`"id_slot":1234,`))
+	out = append(out, body[:open]...)
+	out = append(out, `"id_slot":`...)
+	out = strconv.AppendInt(out, int64(slot), 10)
+	if rest := bytes.TrimLeft(body[open:], " \t\r\n"); rest[0] != '}' {
+		out = append(out, ',')
+	}
+	return append(out, body[open:]...)
 }
 
 // keepAliveZero reports whether a keep_alive value means "not at all". Ollama

@@ -111,9 +111,9 @@ func TestParsePromptSize(t *testing.T) {
 }
 
 func textLen(t require.TestingT, quoted string) int {
-	w, n := walker{b: []byte(quoted)}, tally{}
-	require.NoError(t, w.countText(&n))
-	return n.bytes
+	p := parser{walker: walker{b: []byte(quoted)}, chain: chain{scratch: new(scratch)}}
+	require.NoError(t, p.say())
+	return p.prompt.bytes
 }
 
 // The length of an escaped text is that of the text, whatever the escapes.
@@ -315,6 +315,24 @@ func TestR17ReplaceModel(t *testing.T) {
 
 	none := []byte(`{"messages":[]}`)
 	require.Equal(t, none, ReplaceModel(none, parse(t, "/v1/chat/completions", string(none)), "x"))
+}
+
+// R6: a slot is added to the body and nothing else changed, unless the client
+// asks for one.
+func TestR6PinSlot(t *testing.T) {
+	for _, tt := range []struct{ path, body, want string }{
+		{"/v1/chat/completions", `{"model":"m"}`, `{"id_slot":3,"model":"m"}`},
+		{"/v1/completions", " {\n \"prompt\": \"x\"}", " {\"id_slot\":3,\n \"prompt\": \"x\"}"},
+		{"/completion", `{ }`, `{"id_slot":3 }`},
+		{"/completion", `{"prompt":"{","id_slot":-1}`, `{"prompt":"{","id_slot":-1}`},
+		{"/v1/messages", `{"model":"m"}`, `{"model":"m"}`},
+		{"/v1/embeddings", `{"model":"m"}`, `{"model":"m"}`},
+	} {
+		a := parse(t, tt.path, tt.body)
+		got := PinSlot(at(t, tt.path), []byte(tt.body), a, 3)
+		require.Equal(t, tt.want, string(got))
+		require.Equal(t, a.Chain, parse(t, tt.path, string(got)).Chain)
+	}
 }
 
 // R17: whatever we accept, Go's decoder (and so Ollama) sees the same model and

@@ -209,6 +209,7 @@ func (s *Stream) count(e *said) {
 	if s.format != Anthropic || string(e.typ) != "message_start" { // there it is a guess
 		t.OutputTokens = max(t.OutputTokens, u.OutputTokens)
 	}
+	t.CacheSaid = t.CacheSaid || u.CacheSaid
 	t.Load = max(t.Load, u.Load)
 	t.Prompt = max(t.Prompt, u.Prompt)
 	t.Decode = max(t.Decode, u.Decode)
@@ -217,6 +218,7 @@ func (s *Stream) count(e *said) {
 		t, u := &s.counts.timings, &e.timings
 		t.PromptTokens += u.PromptTokens
 		t.CachedTokens += u.CachedTokens
+		t.CacheSaid = t.CacheSaid || u.CacheSaid
 		t.OutputTokens += u.OutputTokens
 		t.Prompt += u.Prompt
 		t.Decode += u.Decode

@@ -23,27 +23,40 @@ func (p *parser) field(name []byte) (err error) {
 	case "n_predict":
 		return p.limit(3)
 	case "messages":
-		return p.array(func() error {
-			p.messages++
-			return p.read(&p.prompt)
-		})
-	case "prompt", "input", "content":
+		return p.in(atMessages, p.messageList)
+	case "prompt":
+		return p.in(atPrompt, p.promptList)
+	case "input":
+		return p.in(atInput, p.promptList)
+	case "content":
 		return p.promptList()
 	case "documents", "texts":
 		return p.array(func() error {
 			p.documents++
-			return p.read(&p.prompt)
+			return p.turn()
 		})
 	case "query":
-		return p.read(&p.query)
-	case "system", "instructions", "suffix", "input_prefix", "input_suffix", "input_extra":
-		return p.read(&p.prompt)
+		return p.asked()
+	case "system":
+		return p.in(atSystem, p.turn)
+	case "instructions":
+		return p.in(atInstructions, p.turn)
+	case "suffix":
+		return p.in(atSuffix, p.turn)
+	case "input_prefix":
+		return p.in(atPrefix, p.turn)
+	case "input_suffix":
+		return p.in(atInputSuffix, p.turn)
+	case "input_extra":
+		return p.in(atExtra, p.turn)
 	case "context": // Ollama: the token ids of the turns before
-		return p.read(&p.prompt)
-	case "tools", "functions":
-		return p.schema()
+		return p.in(atContext, p.turn)
+	case "tools":
+		return p.in(atTools, p.schema)
+	case "functions":
+		return p.in(atFunctions, p.schema)
 	case "images":
-		return p.media(&p.prompt)
+		return p.in(atImages, p.pictureList)
 	case "service_tier":
 		return p.keep(&a.ServiceTier)
 	case "previous_response_id":
@@ -64,6 +77,9 @@ func (p *parser) field(name []byte) (err error) {
 			a.IncludeUsage, err = p.truth()
 			return err
 		})
+	case "id_slot":
+		a.HasSlot = true
+		return p.skip()
 	case "response_fields":
 		a.reshaped = true
 		return p.skip()

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"bytes"
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,7 @@ func FuzzParse(f *testing.F) {
 	for _, body := range []string{
 		`{}`, `{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}],"n":2}`, `{"mod\u0065l":"a","Stream":false}`,
 		`{"prompt":[[1,2],[3]],"max_tokens":-1,"options":{"num_ctx":1e9}}`, `{"keep_alive":"0s","images":["AA"],"ſtream":1}`,
-		`{"model":"a","model":"b"}`, "{\"model\":\"\xff\"}", `{"input":{"a":[{}]},"x":"\ud800"}`, `{"messages":[{"content":[{"type":"image","source":{"data":"x"}}]}]}`,
+		`{"model":"a","model":"b"}`, "{\"model\":\"\xff\"}", `{"input":{"a":[{}]},"x":"\ud800"}`, `{"messages":[{"content":[{"text":"a\n"},{"image_url":{"url":"data:a;base64,AA"}},[1,[0,-1.5]]]}],"tools":[true,{"a":[]}]}`, `{"messages":[{"content":[{"type":"image","source":{"data":"x"}}]}]}`,
 	} {
 		for i := range table {
 			f.Add(i, []byte(body))
@@ -34,6 +35,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		require.True(t, valid(body), "%q", body)
+		requireChain(t, ep, body, a)
 		if ep.StreamDefault {
 			requireSameAsGo(t, body, a)
 		}
@@ -45,6 +47,28 @@ func FuzzParse(f *testing.F) {
 			require.Equal(t, a, b, "nothing but the model has changed")
 		}
 	})
+}
+
+// requireChain: no part of the prompt is lost or counted twice, and how the JSON
+// is spaced makes no difference.
+func requireChain(t *testing.T, ep *Endpoint, body []byte, a Ask) {
+	require.LessOrEqual(t, len(a.Chain), maxParts+int(places))
+	sum := 0
+	for _, p := range a.Chain {
+		require.GreaterOrEqual(t, p.Bytes, 0)
+		sum += p.Bytes
+	}
+	require.LessOrEqual(t, sum/4, a.PromptTokens)
+	var compact bytes.Buffer
+	if json.Compact(&compact, body) != nil {
+		return // its depth is another
+	}
+	b, err := Parse(ep, compact.Bytes())
+	require.NoError(t, err)
+	require.Len(t, b.Chain, len(a.Chain), "%q", body)
+	for i := range a.Chain {
+		require.Equal(t, a.Chain[i].Hash, b.Chain[i].Hash, "%q", body)
+	}
 }
 
 // FuzzWalker holds the walker to jsontext: they call the same texts JSON.

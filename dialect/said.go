@@ -14,6 +14,7 @@ type Usage struct {
 	Load         time.Duration // loading the model
 	Prompt       time.Duration // processing the prompt
 	Decode       time.Duration // making the output
+	CacheSaid    bool          // CachedTokens was said, if only to be 0
 }
 
 // said is what one JSON object of an answer says: an event of a stream or a
@@ -68,6 +69,7 @@ func (c *counts) usage() Usage {
 	if u.CachedTokens == 0 {
 		u.CachedTokens = t.CachedTokens
 	}
+	u.CacheSaid = u.CacheSaid || t.CacheSaid
 	if u.OutputTokens == 0 {
 		u.OutputTokens = t.OutputTokens
 	}
@@ -208,6 +210,7 @@ func (r reader) usageMember(name []byte) error {
 			if string(name) != "cached_tokens" {
 				return r.skip()
 			}
+			u.CacheSaid = isNumber(r.peek())
 			u.CachedTokens, err = r.number()
 			return err
 		})
@@ -216,12 +219,13 @@ func (r reader) usageMember(name []byte) error {
 	default:
 		return r.skip()
 	}
+	said := isNumber(r.peek())
 	n, err := r.number()
 	switch string(name) {
 	case "completion_tokens", "output_tokens":
 		u.OutputTokens = n
 	case "cache_read_input_tokens": // Anthropic counts these beside input_tokens
-		u.CachedTokens = n
+		u.CachedTokens, u.CacheSaid = n, said
 		u.PromptTokens += n
 	default:
 		u.PromptTokens += n
@@ -236,7 +240,7 @@ func (r reader) timing(name []byte) (err error) {
 	switch string(name) {
 	case "cache_n":
 		n, err = r.number()
-		t.CachedTokens = max(n, 0)
+		t.CachedTokens, t.CacheSaid = max(n, 0), n >= 0
 		t.PromptTokens += max(n, 0)
 	case "prompt_n":
 		n, err = r.number()

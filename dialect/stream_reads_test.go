@@ -18,9 +18,9 @@ func TestR8LongTerminalEvents(t *testing.T) {
 		path, contentType, event, kind string
 		usage                          Usage
 	}{
-		{"/completion", sse, `data: {"index":0,"content":"","stop":true,"prompt":"` + prompt + `","timings":{"cache_n":4,"prompt_n":1,"predicted_n":3}}` + "\n\n", "T", Usage{5, 4, 3, 0, 0, 0}},
-		{"/api/generate", ndjson, `{"response":"","done":true,"context":[` + ids + `],"prompt_eval_count":80001,"eval_count":3}` + "\n", "T", Usage{80001, 0, 3, 0, 0, 0}},
-		{"/v1/responses", sse, "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"content\":[{\"text\":\"" + prompt + "\"}]}],\"usage\":{\"input_tokens\":5,\"output_tokens\":7}}}\n\n", "T", Usage{5, 0, 7, 0, 0, 0}},
+		{"/completion", sse, `data: {"index":0,"content":"","stop":true,"prompt":"` + prompt + `","timings":{"cache_n":4,"prompt_n":1,"predicted_n":3}}` + "\n\n", "T", Usage{5, 4, 3, 0, 0, 0, true}},
+		{"/api/generate", ndjson, `{"response":"","done":true,"context":[` + ids + `],"prompt_eval_count":80001,"eval_count":3}` + "\n", "T", Usage{80001, 0, 3, 0, 0, 0, false}},
+		{"/v1/responses", sse, "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"content\":[{\"text\":\"" + prompt + "\"}]}],\"usage\":{\"input_tokens\":5,\"output_tokens\":7}}}\n\n", "T", Usage{5, 0, 7, 0, 0, 0, false}},
 		{"/v1/chat/completions", sse, `data: {"choices":[{"delta":{"content":"` + prompt + `"},"finish_reason":null}]}` + "\n\n", "C", Usage{}},
 		{"/v1/chat/completions", sse, `data: {"error":{"message":"` + prompt + `"}}` + "\r\n\r\n", "E", Usage{}},
 		{"/v1/responses", sse, `data: {"type":"response.created","response":{"instructions":"` + prompt + `"}}` + "\n\n", "r", Usage{}},

@@ -53,18 +53,18 @@ func TestRecordedStreams(t *testing.T) {
 		kinds                   string
 		usage                   Usage
 	}{
-		{"llamacpp_chat.sse", "/v1/chat/completions", sse, "rCCCCTT", Usage{19, 18, 4, 0, ms(75.024), ms(27.642)}},
-		{"llamacpp_chat_usage.sse", "/v1/chat/completions", sse, "rCCCCTrT", Usage{19, 18, 4, 0, ms(5.426), ms(34.646)}},
-		{"llamacpp_chat_timings.sse", "/v1/chat/completions", sse, "rCCCTT", Usage{19, 18, 3, 0, ms(10.886), ms(24.415)}},
-		{"llamacpp_chat_progress.sse", "/v1/chat/completions", sse, "pprCCTT", Usage{23, 7, 2, 0, ms(7.825), ms(4.929)}},
-		{"llamacpp_completion.sse", "/completion", sse, "CCCT", Usage{5, 4, 3, 0, ms(4.976), ms(8.105)}},
-		{"ollama_chat.ndjson", "/api/chat", ndjson, "CCCT", Usage{19, 0, 3, 105587893, 21865774, 23448313}},
-		{"ollama_generate.ndjson", "/api/generate", ndjson, "CCCT", Usage{19, 0, 3, 81862315, 17276814, 28190513}},
+		{"llamacpp_chat.sse", "/v1/chat/completions", sse, "rCCCCTT", Usage{19, 18, 4, 0, ms(75.024), ms(27.642), true}},
+		{"llamacpp_chat_usage.sse", "/v1/chat/completions", sse, "rCCCCTrT", Usage{19, 18, 4, 0, ms(5.426), ms(34.646), true}},
+		{"llamacpp_chat_timings.sse", "/v1/chat/completions", sse, "rCCCTT", Usage{19, 18, 3, 0, ms(10.886), ms(24.415), true}},
+		{"llamacpp_chat_progress.sse", "/v1/chat/completions", sse, "pprCCTT", Usage{23, 7, 2, 0, ms(7.825), ms(4.929), true}},
+		{"llamacpp_completion.sse", "/completion", sse, "CCCT", Usage{5, 4, 3, 0, ms(4.976), ms(8.105), true}},
+		{"ollama_chat.ndjson", "/api/chat", ndjson, "CCCT", Usage{19, 0, 3, 105587893, 21865774, 23448313, false}},
+		{"ollama_generate.ndjson", "/api/generate", ndjson, "CCCT", Usage{19, 0, 3, 81862315, 17276814, 28190513, false}},
 		{"ollama_preload.json", "/api/generate", "application/json; charset=utf-8", "T", Usage{}},
-		{"ollama_v1.sse", "/v1/chat/completions", sse, "CCCTrT", Usage{19, 0, 3, 0, 0, 0}},
+		{"ollama_v1.sse", "/v1/chat/completions", sse, "CCCTrT", Usage{19, 0, 3, 0, 0, 0, false}},
 		{"openai_tools.sse", "/v1/chat/completions", sse, "rCCCTT", Usage{}},
-		{"anthropic.sse", "/v1/messages", sse, "rrrCCrrCCrrT", Usage{20, 3, 9, 0, 0, 0}},
-		{"responses.sse", "/v1/responses", sse, "rrrrCCCCCT", Usage{36, 4, 11, 0, 0, 0}},
+		{"anthropic.sse", "/v1/messages", sse, "rrrCCrrCCrrT", Usage{20, 3, 9, 0, 0, 0, true}},
+		{"responses.sse", "/v1/responses", sse, "rrrrCCCCCT", Usage{36, 4, 11, 0, 0, 0, true}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.file, func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestR8EveryChoice(t *testing.T) {
 	require.Equal(t, "CrT", run(t, s, `data: {"index":1,"content":"x","stop":false}`+"\n\n",
 		`data: {"index":1,"content":"","stop":true,"timings":{"prompt_n":3,"cache_n":1,"predicted_n":2,"prompt_ms":1,"predicted_ms":2}}`+"\n\n",
 		`data: {"index":0,"content":"","stop":true,"timings":{"prompt_n":3,"cache_n":1,"predicted_n":2,"prompt_ms":1,"predicted_ms":2}}`+"\n\n"))
-	require.Equal(t, Usage{8, 2, 4, 0, ms(2), ms(4)}, s.Usage())
+	require.Equal(t, Usage{8, 2, 4, 0, ms(2), ms(4), true}, s.Usage())
 }
 
 // llama.cpp leaves out of its last event what it was told to leave out.

@@ -24,7 +24,6 @@ type walker struct {
 	b     []byte
 	i     int // what is before it has been read
 	depth int
-	saved int // bytes that resolving the escapes of the last string would save
 }
 
 // maxDepth bounds nesting, and with it the stack a hostile text can claim.
@@ -237,7 +236,6 @@ func (w *walker) someDigits() bool {
 // with its quotes.
 func (w *walker) text() (raw []byte, err error) {
 	start := w.i
-	w.saved = 0
 	w.i++
 	for {
 		w.i += plainRun(w.b[w.i:])
@@ -249,8 +247,7 @@ func (w *walker) text() (raw []byte, err error) {
 			w.i++
 			return w.b[start:w.i], nil
 		case '\\':
-			w.i++
-			if err := w.escape(); err != nil {
+			if _, err := w.escape(); err != nil {
 				return nil, err
 			}
 		default:
@@ -259,59 +256,64 @@ func (w *walker) text() (raw []byte, err error) {
 	}
 }
 
-// escape reads an escape, after its backslash.
-func (w *walker) escape() error {
+// escape reads an escape, at whose backslash the walker stands, and gives what it
+// means: half of a pair is a code point of its own here.
+func (w *walker) escape() (rune, error) {
+	w.i++
 	if w.i == len(w.b) {
-		return w.fail("an escape")
+		return 0, w.fail("an escape")
 	}
-	switch w.b[w.i] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+	c := w.b[w.i]
+	if plain := simple[c]; plain != 0 {
 		w.i++
-		w.saved++
-		return nil
-	case 'u':
-		w.i++
-	default:
-		return w.fail("an escape")
+		return rune(plain), nil
 	}
-	var r uint16
-	for range 4 {
-		d, ok := byte(0), w.i < len(w.b)
-		if ok {
-			d, ok = hex(w.b[w.i])
+	if c != 'u' {
+		return 0, w.fail("an escape")
+	}
+	w.i++
+	var r rune
+	if d := w.b[w.i:]; len(d) >= 4 {
+		r = rune(digit[d[0]])<<12 | rune(digit[d[1]])<<8 | rune(digit[d[2]])<<4 | rune(digit[d[3]])
+		if r <= 0xffff {
+			w.i += 4
+			return r, nil
 		}
-		if !ok {
-			return w.fail("a hexadecimal digit")
-		}
-		r = r<<4 | uint16(d)
+	}
+	for w.i < len(w.b) && digit[w.b[w.i]] < 16 {
 		w.i++
 	}
-	switch {
-	case r < 0x80:
-		w.saved += 5
-	case r < 0x800, 0xd800 <= r && r < 0xe000: // half of a pair is half of 4 bytes
-		w.saved += 4
-	default:
-		w.saved += 3
-	}
-	return nil
+	return 0, w.fail("a hexadecimal digit")
 }
 
-func hex(c byte) (byte, bool) {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0', true
-	case 'a' <= c|0x20 && c|0x20 <= 'f':
-		return c | 0x20 - 'a' + 10, true
-	default:
-		return 0, false
+// digit is the value of a hexadecimal digit; of anything else it is too much
+// wherever it stands among four.
+var digit = func() (t [256]uint32) {
+	for c := range t {
+		t[c] = 1 << 16
 	}
-}
+	for v, c := range "0123456789abcdef" {
+		t[c] = uint32(v)
+	}
+	for v, c := range "ABCDEF" {
+		t[c] = uint32(v) + 10
+	}
+	return t
+}()
+
+// simple is what a backslash and one character mean; 0: nothing.
+var simple = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // plainRun is how many bytes at the start of b mean themselves in a JSON string:
 // up to a quote, a backslash or a control character.
 func plainRun(b []byte) int {
 	n := 0
+	if len(b) >= 8 { // names and words are short
+		if stop := stops(b); stop != 0 {
+			return bits.TrailingZeros64(stop) / 8
+		}
+		n = 8
+	}
 	for ; len(b)-n >= 32; n += 32 {
 		p := b[n : n+32 : n+32]
 		if stops(p)|stops(p[8:])|stops(p[16:])|stops(p[24:]) != 0 {
@@ -361,11 +363,28 @@ func (w *walker) truth() (bool, error) {
 // escapes or bytes that are no Unicode. The latter come out as U+FFFD, as Go's
 // decoder has it.
 func unquote(raw []byte) []byte {
+	if isSimple(raw) {
+		return raw[1 : len(raw)-1]
+	}
 	if bytes.IndexByte(raw, '\\') < 0 && utf8.Valid(raw) {
 		return raw[1 : len(raw)-1]
 	}
 	s, _ := jsontext.AppendUnquote(nil, raw)
 	return s
+}
+
+// isSimple reports whether a string is short, and ASCII without an escape: most
+// names are.
+func isSimple(raw []byte) bool {
+	if len(raw) > 24 {
+		return false
+	}
+	for _, c := range raw {
+		if c >= 0x80 || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 func isNumber(c byte) bool { return c == '-' || '0' <= c && c <= '9' }

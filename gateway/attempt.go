@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -57,13 +58,17 @@ type attempt struct {
 // try makes one attempt and follows the controller's verdict: the job has ended
 // then, or it is to wait for another grant.
 func (j *job) try(a *admission.Assignment) {
-	at := &attempt{j: j, a: a, settings: j.settings}
+	at := attempts.Get().(*attempt)
+	at.j, at.a, at.settings = j, a, j.settings
 	defer at.leave()
 	if at.send() {
 		at.receive()
 	}
 	at.conclude(at.finish())
 }
+
+// attempts that are over serve again: each is large, and soon over for most.
+var attempts = sync.Pool{New: func() any { return new(attempt) }}
 
 // conclude brings what the attempt came to before the client.
 func (at *attempt) conclude(next admission.Next) {
@@ -79,7 +84,7 @@ func (at *attempt) conclude(next admission.Next) {
 		j.end(admission.Completed, "")
 	case result.Kind == admission.ResultSlowClient:
 		j.cancelled()
-	case result.Kind == admission.ResultClientGone && (j.left() || !j.wasCut()):
+	case result.Kind == admission.ResultClientGone && (at.undelivered || j.left() || !j.wasCut()):
 		j.cancelled()
 	case at.committed:
 		at.breakOff()
@@ -160,6 +165,8 @@ func (at *attempt) leave() {
 		at.finish()
 	}
 	at.drop()
+	*at = attempt{}
+	attempts.Put(at)
 }
 
 // over says what the attempt has come to, and why in words for logs.
@@ -188,6 +195,7 @@ func (at *attempt) finish() admission.Next {
 		j.gw.bury(at.a, at.exchange, at.width())
 	}
 	j.record.Usage = result.Usage
+	j.record.Affinity, j.record.CachedTokens = at.a.Affinity, at.expected()
 	j.gw.observer.AttemptEnded(at.a.Replica, next.Result)
 	if next.Action == admission.ActWait {
 		j.gw.observer.Retried(next.Retry)
@@ -195,11 +203,21 @@ func (at *attempt) finish() admission.Next {
 	return next
 }
 
+// expected is how many of the prompt tokens that the answer reports were expected
+// from the replica's cache.
+func (at *attempt) expected() int {
+	n, said, estimated := at.a.CachedTokens, at.result.Usage.PromptTokens, at.j.ask.PromptTokens
+	if said > 0 && estimated > 0 {
+		n = int(float64(n) * float64(said) / float64(estimated))
+	}
+	return n
+}
+
 // width is how many slots the attempt fills there.
 func (at *attempt) width() int { return max(1, at.j.ask.Width) }
 
 // ask makes the request that goes to the replica: the client's own bytes but
-// for an alias's model.
+// for an alias's model and a slot that is asked for.
 func (at *attempt) ask() {
 	j := at.j
 	body := j.body
@@ -208,6 +226,9 @@ func (at *attempt) ask() {
 			j.renamed, j.renameTo = dialect.ReplaceModel(j.body, j.ask, m), m
 		}
 		body = j.renamed
+	}
+	if at.a.Pinned {
+		body = dialect.PinSlot(j.ep, body, j.ask, at.a.Slot)
 	}
 	extra := append(at.extra[:0], "Via", j.gw.viaHeader(j.r.Header), "X-Request-Id", j.id, "Accept-Encoding", "identity")
 	if !j.deadline.IsZero() {

@@ -72,13 +72,15 @@ func serveStub(c net.Conn, answer string) {
 	}
 }
 
-func gatewayTo(b testing.TB, to string) http.Handler {
+func gatewayTo(b testing.TB, to string) http.Handler { return gatewayOf(b, to, 4096) }
+
+func gatewayOf(b testing.TB, to string, slots int) *Gateway {
 	u, err := url.Parse(to)
 	require.NoError(b, err)
 	ctl := admission.New(admission.Config{
 		Classes: []admission.Class{{Name: "standard", Deadline: time.Minute}}, DefaultClass: "standard", Enabled: true,
 		Queue:    admission.QueueLimits{MaxRequests: 1000, MaxBytes: 1 << 30},
-		Replicas: []replica.Config{{Name: "a", URL: to, Engine: replica.EngineOpenAI, Slots: map[string]int{"*": 4096}}},
+		Replicas: []replica.Config{{Name: "a", URL: to, Engine: replica.EngineOpenAI, Slots: map[string]int{"*": slots}}},
 		Retry:    admission.Retry{MaxAttempts: 3, Budget: 0.2, FirstTokenFloor: 15 * time.Second, FirstTokenFactor: 4, LoadTimeout: time.Minute},
 		Breaker:  breaker.Config{ConsecutiveFailures: 3, FailureShare: 0.5, Window: 20, Cooldown: 5 * time.Second, MaxCooldown: time.Minute, TrialStart: 0.05, TrialFactor: 1.6},
 	}, time.Now())
@@ -154,7 +156,12 @@ func serve(b *testing.B, h http.Handler) net.Conn {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(b, err)
 	server := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0)}
-	go server.Serve(l)
+	if g, ok := h.(*Gateway); ok { // as deployed
+		server = NewServer(Settings{Log: slog.New(slog.NewTextHandler(io.Discard, nil))}, g)
+		go g.Serve(server, l)
+	} else {
+		go server.Serve(l)
+	}
 	b.Cleanup(func() { server.Close() })
 	c, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(b, err)

@@ -46,7 +46,7 @@ func (j *job) begin(h head) {
 	mark(to, "X-Switchyard-Replica", j.values[0:1:1], h.assignment.Replica)
 	mark(to, "X-Switchyard-Attempts", j.values[1:2:2], strconv.Itoa(h.assignment.Attempt))
 	mark(to, "X-Switchyard-Queue-Ms", j.values[2:3:3], strconv.FormatInt(h.assignment.Queued.Milliseconds(), 10))
-	mark(to, "X-Switchyard-Affinity", j.values[3:4:4], "none")
+	mark(to, "X-Switchyard-Affinity", j.values[3:4:4], h.assignment.Affinity.String())
 	j.sendHead(h.status)
 }
 
@@ -82,13 +82,21 @@ func contentLength(h head) []string {
 	return []string{strconv.FormatInt(h.length, 10)}
 }
 
+// ownLength is up to where net/http states the length of an answer by itself. A
+// ninth header, with which its map needs twice the room, is mostly saved by that.
+const ownLength = 2 << 10
+
 // send ends the request with an answer that was held back whole.
 func (j *job) send(a *answer) {
 	if j.headSent {
 		j.sendAsEvent(a)
 		return
 	}
-	j.begin(head{assignment: a.assignment, status: a.status, header: a.header, length: int64(len(a.body))})
+	length := int64(len(a.body))
+	if 0 < length && length <= ownLength && j.r.Method != http.MethodHead {
+		length = -1
+	}
+	j.begin(head{assignment: a.assignment, status: a.status, header: a.header, length: length})
 	if err := j.write(time.Now(), a.body); err != nil {
 		j.cancelled()
 		return
@@ -123,7 +131,7 @@ func (j *job) refuse(ref *admission.Refusal) {
 func (j *job) fail(code, message string) {
 	j.severed = true
 	if j.write(time.Now(), dialect.ErrorEvent(j.ep.Format, code, message)) == nil {
-		j.rc.Flush() // the connection is cut in any case
+		j.flush() // the connection is cut in any case
 	}
 }
 
@@ -145,6 +153,29 @@ func (j *job) write(now time.Time, p []byte) error {
 		}
 	}
 	return nil
+}
+
+// cork lets what is written from now on leave in one piece: with flush, or else
+// with the end of the answer, which the server writes.
+func (j *job) cork() {
+	if j.conn != nil {
+		j.conn.corked = true
+	}
+}
+
+// flush lets what has been written leave.
+func (j *job) flush() error {
+	if err := j.rc.Flush(); err != nil {
+		return err
+	}
+	return j.uncork()
+}
+
+func (j *job) uncork() error {
+	if j.conn == nil {
+		return nil
+	}
+	return j.conn.uncork()
 }
 
 // arm sees to it that a write may take write_timeout from now, and a quarter

@@ -108,7 +108,7 @@ func (d *desk) open(tr *troupe) {
 	require.NoError(d.t, err)
 	d.addr = l.Addr().String()
 	server := NewServer(d.set, d.gw)
-	wg.Go(func() { server.Serve(l) })
+	wg.Go(func() { d.gw.Serve(server, l) })
 	d.t.Cleanup(func() {
 		server.Close()
 		tr.close()

@@ -38,6 +38,10 @@ type Gateway struct {
 	gates     gates                     // how many slot-free requests each replica has
 	engines   sync.Map                  // *dialect.Endpoint → []replica.Engine
 	zombies   zombies                   // attempts that ended before their replica did
+
+	waiting    atomic.Int64            // requests that wait and are not parked
+	parkBehind int64                   // so many of those at most
+	back       atomic.Pointer[returns] // for those that were parked; nil: nobody is
 }
 
 // Observer is told what happens, for metrics and logs. Its methods must not
@@ -81,7 +85,7 @@ type Record struct {
 
 // New returns a gateway over the controller. Start its clock with Run.
 func New(s Settings, c *admission.Controller, o Observer) *Gateway {
-	g := &Gateway{controller: c, observer: o, stored: newStored(maxStored), cut: make(chan struct{})}
+	g := &Gateway{controller: c, observer: o, stored: newStored(maxStored), cut: make(chan struct{}), parkBehind: parkBehind}
 	g.view.Store(newView(s, nil))
 	return g
 }

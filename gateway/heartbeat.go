@@ -49,7 +49,7 @@ func (j *job) beat(now time.Time) error {
 	if err := j.write(now, []byte(":\n")); err != nil {
 		return err
 	}
-	return j.rc.Flush()
+	return j.flush()
 }
 
 // sendAsEvent ends a stream that heartbeats had begun with an answer that is

@@ -31,6 +31,7 @@ type visit struct {
 	bodyAt time.Time // last byte of the body; zero: it has not been read
 	size   int64     // of the body
 	flight flight
+	header http.Header // the answer's, while the request is parked
 
 	begun    bool   // reading its body has begun
 	unread   bool   // refused before its body was read whole
@@ -50,12 +51,17 @@ type visit struct {
 // ServeHTTP takes one request on. The order of its checks is that of their
 // cost, and nothing is read of a body before its headers have passed.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c := connOf(r); c != nil {
+		if q := c.parked.Swap(nil); q != nil {
+			q.resume(w, r)
+			return
+		}
+	}
 	q := &visit{
 		g: g, v: g.view.Load(), w: w, r: r, conn: *http.NewResponseController(w),
 		id: requestID(r.Header), at: time.Now(),
 	}
-	defer q.flight.end()
-	defer q.linger()
+	defer q.leave()
 	h := w.Header()
 	mark(h, "X-Request-Id", q.values[0:1:1], q.id)
 	if g.draining.Load() != nil {
@@ -87,6 +93,17 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		q.serveOther()
 	}
+}
+
+// leave is the last of a visit, or of its part before it was parked: nothing
+// touches it here afterwards.
+func (q *visit) leave() {
+	if q.job != nil && q.job.parked {
+		q.setAside()
+		return
+	}
+	defer q.flight.end()
+	q.linger()
 }
 
 // serveOther answers what takes no slot and is in no books.
@@ -146,6 +163,16 @@ func (q *visit) infer(d *denial) {
 	q.ticket = q.g.controller.Arrive(q.at, admission.Arrival{ID: q.id, Class: q.class, Key: q.keyName(), At: q.at})
 	q.g.flights.begin(&q.flight)
 	q.guarded(d)
+	q.settle()
+}
+
+// settle is what follows the way: the books are closed, and where no proper end
+// was possible the connection is cut. What was parked has not ended.
+func (q *visit) settle() {
+	if q.job != nil && q.job.parked {
+		q.strip()
+		return
+	}
 	q.close()
 	if q.job != nil {
 		q.job.hangUp()
@@ -289,6 +316,8 @@ func (q *visit) askFor(j *job) (admission.Ask, *denial) {
 		PromptTokens: j.ask.PromptTokens, MaxTokens: j.ask.MaxTokens, Stream: j.ask.Stream,
 		Deadline: due, ClientDeadline: stated, Once: j.ask.Store,
 	}
+	ask.Chain, ask.Hint = q.chain(&j.ask)
+	j.ask.Chain = nil // it is kept once while the request waits
 	if prev := j.ask.PreviousResponse; prev != "" {
 		pin, ok := q.g.stored.find(prev, q.keyName())
 		if !ok {

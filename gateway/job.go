@@ -37,9 +37,12 @@ type job struct {
 	reason  admission.Reason
 
 	rc       http.ResponseController
+	conn     *clientConn // nil: its writes cannot be held together
 	settings *Settings
 	writeBy  time.Time // write deadline now set on the client's connection
 	headSent bool      // a status has been sent: an error can only be an event
+	parked   bool      // it waits without the server: see park
+	restless bool      // its client does not wait for the answer with its next request: it is not parked
 	severed  bool      // the connection must be cut, not ended
 	kept     *answer   // the last answer of a replica that may have to be passed on
 	renamed  []byte    // body with the model's name that the replica knows
@@ -64,12 +67,16 @@ type travel struct {
 	Queued     time.Duration
 	FirstToken time.Duration // from the end of the headers; zero: none was seen
 	Usage      admission.Usage
+
+	Affinity     admission.Affinity
+	CachedTokens int // prompt tokens expected in the replica's cache, in the tokens of Usage
 }
 
 // run brings the request to its end and says which end it was. It never closes
 // the books itself.
 func (j *job) run() (admission.Outcome, admission.Reason) {
 	j.rc = *http.NewResponseController(j.w)
+	j.conn = connOf(j.r)
 	j.settings = j.gw.settings()
 	forwardable(j.r.Header)
 	// All of the body has been read. Unless it is closed the server looks for
@@ -77,13 +84,20 @@ func (j *job) run() (admission.Outcome, admission.Reason) {
 	j.r.Body.Close()
 	unwatch := context.AfterFunc(j.r.Context(), j.cutShort)
 	defer unwatch()
-	defer j.release()
-	for j.outcome == admission.OutcomeNone {
+	defer j.rest()
+	for j.outcome == admission.OutcomeNone && !j.parked {
 		if a := j.wait(); a != nil {
 			j.try(a)
 		}
 	}
 	return j.outcome, j.reason
+}
+
+// rest gives up what the job needs no more when it has ended.
+func (j *job) rest() {
+	if !j.parked {
+		j.release()
+	}
 }
 
 // end notes how the request ended.
@@ -99,6 +113,12 @@ func (j *job) wait() *admission.Assignment {
 	}
 	if j.settings.Heartbeat > 0 && j.hearsBeats() {
 		return j.waitBeating()
+	}
+	n := j.gw.waiting.Add(1)
+	defer j.gw.waiting.Add(-1)
+	if j.parks(n) {
+		j.park()
+		return nil
 	}
 	select {
 	case g := <-j.ticket.C():

@@ -36,6 +36,7 @@ func NewServer(s Settings, h http.Handler) *http.Server {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          serverLog(s.Log),
+		ConnContext:       withConn,
 	}
 }
 

@@ -193,7 +193,7 @@ func TestHTTP2ByALPN(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer server.Close()
-	go server.ServeTLS(l, "", "")
+	go d.gw.Serve(server, l)
 	for _, tc := range []struct {
 		body     string
 		encoding string

@@ -46,6 +46,7 @@ func (at *attempt) stream() {
 // if any of them went out. It is false when the attempt is over.
 func (r *relay) pass(p []byte) bool {
 	out, over := r.j.record.BytesOut, false
+	r.j.cork()
 	for !over {
 		event, kind, ok := r.events.Next()
 		if !ok {
@@ -65,9 +66,10 @@ func (r *relay) pass(p []byte) bool {
 		}
 	}
 	if r.j.record.BytesOut == out {
+		r.j.uncork()
 		return !over
 	}
-	if err := r.j.rc.Flush(); err != nil {
+	if err := r.j.flush(); err != nil {
 		r.unread(err)
 		return false
 	}

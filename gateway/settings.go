@@ -39,8 +39,12 @@ type Settings struct {
 	RetryBuffer  int64         // how much of an answer is held back for a retry
 	StallTimeout time.Duration // longest silence between two tokens
 	Heartbeat    time.Duration // SSE comments while queued; 0 off
-	TLS          *tls.Config   // of the listener; nil: plain
-	Log          *slog.Logger
+
+	// SessionHeader names a conversation where its body does not; empty: none does.
+	SessionHeader string
+
+	TLS *tls.Config // of the listener; nil: plain
+	Log *slog.Logger
 }
 
 // Class is a priority class.

@@ -43,15 +43,18 @@ var rigs atomic.Int64
 
 // rigging is what a test may want otherwise.
 type rigging struct {
-	replicas  int
-	engine    replica.Engine
-	slots     int
-	retry     admission.Retry
-	settings  Settings
-	breaker   breaker.Config
-	faulty    bool // the gateway panics at each first token
-	observing bool // do not turn requests away for their deadlines
-	facts     replica.Facts
+	replicas   int
+	engine     replica.Engine
+	slots      int
+	retry      admission.Retry
+	settings   Settings
+	breaker    breaker.Config
+	faulty     bool  // the gateway panics at each first token
+	parkBehind int64 // 0: whoever waits is parked
+	observing  bool  // do not turn requests away for their deadlines
+	affinity   bool
+	pinned     bool // llama.cpp is told which slot to use
+	facts      replica.Facts
 }
 
 func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
@@ -78,7 +81,7 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 	cfg := admission.Config{
 		Classes: []admission.Class{{Name: "standard", Deadline: time.Minute}}, DefaultClass: "standard",
 		Queue: admission.QueueLimits{MaxRequests: 1000, MaxBytes: 1 << 30}, Enabled: !o.observing, Observe: o.observing,
-		Retry: o.retry, Breaker: o.breaker, ProbeEvery: 2 * time.Second,
+		Affinity: o.affinity, Retry: o.retry, Breaker: o.breaker, ProbeEvery: 2 * time.Second,
 	}
 	o.settings.Classes = []Class{{"standard", time.Minute}}
 	o.settings.DefaultClass = "standard"
@@ -88,7 +91,7 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 		u, err := url.Parse(at)
 		require.NoError(t, err)
 		r.names = append(r.names, name)
-		cfg.Replicas = append(cfg.Replicas, replica.Config{Name: name, URL: at, Engine: o.engine, Slots: map[string]int{"*": o.slots}})
+		cfg.Replicas = append(cfg.Replicas, replica.Config{Name: name, URL: at, Engine: o.engine, Slots: map[string]int{"*": o.slots}, PinSlots: o.pinned})
 		o.settings.Replicas = append(o.settings.Replicas, Replica{Name: name, URL: u})
 	}
 	r.ctl = admission.New(cfg, time.Now())
@@ -97,6 +100,7 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 		observer = faulty{r.seen}
 	}
 	r.gw = New(o.settings, r.ctl, observer)
+	r.gw.parkBehind = o.parkBehind
 	r.start(o)
 	return r
 }
@@ -115,7 +119,7 @@ func (r *rig) start(o rigging) {
 	require.NoError(r.t, err)
 	r.addr = l.Addr().String()
 	server := NewServer(o.settings, r.gw)
-	wg.Go(func() { server.Serve(l) })
+	wg.Go(func() { r.gw.Serve(server, l) })
 	r.t.Cleanup(func() {
 		server.Close()
 		r.troupe.close()

@@ -37,11 +37,12 @@ type Facts struct {
 	Loading  bool // a llama.cpp that is still loading its model
 	Sleeping bool // a llama.cpp asleep; it must not be woken by probing
 
-	Slots      int     // slots the engine reports (llama.cpp total_slots; the smallest of a router's models); 0 unknown
-	Context    int     // tokens per slot; 0 unknown
-	Models     []Model // models present
-	ModelsRead bool    // the model list could be read; while false any model is served
-	AnyModel   bool    // the engine ignores the model name (llama.cpp, one model)
+	Slots       int     // slots the engine reports (llama.cpp total_slots; the smallest of a router's models); 0 unknown
+	Context     int     // tokens per slot; 0 unknown
+	CacheTokens int     // tokens the prompt cache holds in all (vLLM: its blocks); 0 unknown, negative: it has none
+	Models      []Model // models present
+	ModelsRead  bool    // the model list could be read; while false any model is served
+	AnyModel    bool    // the engine ignores the model name (llama.cpp, one model)
 
 	InHand   int // requests the engine is working on, whoever sent them; -1 unknown
 	Waiting  int // requests in the engine's own queue; -1 unknown

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"switchyard/affinity"
 	"switchyard/breaker"
 )
 
@@ -16,6 +17,9 @@ type Config struct {
 	Slots  map[string]int // per model, "*" for any; nil: as reported or learned
 	Models []string       // nil: as reported; "*": any name
 	Tier   int            // a higher tier serves only when no lower one can meet the deadline
+
+	CacheTokens int  // tokens its prompt cache holds, of each model where there is one per model; 0: as reported or assumed
+	PinSlots    bool // llama.cpp: it is told which slot to use, so that a conversation keeps its slot
 }
 
 // Slots assumed where neither the operator nor the engine says (R11).
@@ -58,6 +62,9 @@ type Replica struct {
 	gpu       gpuState
 	cleanPass bool // a success since the last poison request
 	poisoned  bool // a poison request was seen
+
+	prompts *affinity.Index    // nil: no account is kept of prompt caches
+	caches  map[string]*Caches // in prompts
 }
 
 // New makes a replica that has not been probed.
@@ -83,21 +90,28 @@ func (r *Replica) PerModel() bool { return r.Engine() == EngineOllama }
 // Pool is the slot ledger that a request for model draws on. Names of one
 // digest share it, since Ollama runs them in one runner.
 func (r *Replica) Pool(model string) *Slots {
-	key, name := "", ""
-	if r.PerModel() {
-		name = canonical(r.Engine(), model)
-		key = name
-		if m := r.find(model); m != nil && m.Digest != "" {
-			key = "digest " + m.Digest
-		}
-	}
+	key := r.poolKey(model)
 	p := r.pools[key]
 	if p == nil {
-		p = &pool{model: name}
-		p.Total = r.total(name)
+		p = &pool{}
+		if r.PerModel() {
+			p.model = canonical(r.Engine(), model)
+		}
+		p.Total = r.total(p.model)
 		r.pools[key] = p
 	}
 	return &p.Slots
+}
+
+// poolKey is what the ledger and the prompt cache of a model are filed under.
+func (r *Replica) poolKey(model string) string {
+	if !r.PerModel() {
+		return ""
+	}
+	if m := r.find(model); m != nil && m.Digest != "" {
+		return "digest " + m.Digest
+	}
+	return canonical(r.Engine(), model)
 }
 
 // pool is a ledger with the name of the model it was opened for.
@@ -120,6 +134,7 @@ func (r *Replica) Reconfigure(c Config) {
 	}
 	r.Config = c
 	r.resize()
+	r.follow(Facts{}, false)
 }
 
 // total is the number of slots for a pool's key.
@@ -260,6 +275,7 @@ func (r *Replica) Observe(now time.Time, f Facts) (changed bool) {
 	r.learnSlots(f)
 	r.resize()
 	r.place()
+	r.follow(f, before.Version != "" && f.Version != "" && before.Version != f.Version)
 	r.Breaker.ProbeOK(now)
 	if !f.Loading && (!was || f.InHand >= 0 && f.InHand < r.total("")) {
 		r.HoldUntil = time.Time{} // it says itself that it has room
@@ -276,6 +292,9 @@ func (r *Replica) fail(now time.Time, f Facts) {
 	r.Err = f.Err
 	if f.Gone && r.Up {
 		r.Breaker.Trip(now, "its process is gone")
+	}
+	if f.Gone {
+		r.follow(f, true)
 	}
 	if f.Gone || r.failed >= downAfter || !r.Up {
 		r.Up = false
@@ -307,6 +326,9 @@ func (r *Replica) merge(f Facts) {
 	}
 	if f.Context == 0 {
 		f.Context = r.Facts.Context
+	}
+	if f.CacheTokens == 0 {
+		f.CacheTokens = r.Facts.CacheTokens
 	}
 	r.Facts = f
 }

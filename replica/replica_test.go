@@ -78,6 +78,42 @@ func TestSpeedLearnsFromTheFirstSampleAndFollows(t *testing.T) {
 	require.InDelta(t, 50, s.PromptTokensPerS(), 1, "a tiny prompt teaches no speed")
 }
 
+// R6: where most prompts are found in the cache, a few new tokens each, their
+// fixed cost is not taken for the speed of all tokens.
+func TestR6SpeedWhereMostPromptsAreCached(t *testing.T) {
+	took := func(tokens int) time.Duration { // 20 ms and 2,000 tokens a second
+		return 20*time.Millisecond + time.Duration(tokens)*500*time.Microsecond
+	}
+	for _, every := range []int{2, 10, 50} {
+		var s Speed
+		for i := range 2000 {
+			tokens := 20 + i%60
+			if i%every == 0 {
+				tokens = 1500 + i%1000
+			}
+			s.Learn(Sample{PromptTokens: tokens, Prompt: took(tokens)})
+			if i < 2*every {
+				continue
+			}
+			large, _ := s.FirstToken(2000)
+			require.InEpsilon(t, took(2000).Seconds(), large.Seconds(), 0.1, "one in %d, after %d", every, i)
+			if i > 1000 {
+				small, _ := s.FirstToken(50)
+				require.InEpsilon(t, took(50).Seconds(), small.Seconds(), 0.2, "one in %d, after %d", every, i)
+			}
+		}
+	}
+	var s Speed
+	for range 100 { // only small ones: what a large one takes is their ratio's guess
+		s.Learn(Sample{PromptTokens: 50, Prompt: took(50)})
+	}
+	d, _ := s.FirstToken(50)
+	require.InEpsilon(t, took(50).Seconds(), d.Seconds(), 0.01)
+	s.Learn(Sample{PromptTokens: 2000, Prompt: took(2000)})
+	d, _ = s.FirstToken(2000)
+	require.InEpsilon(t, took(2000).Seconds(), d.Seconds(), 0.01, "one large one sets it right")
+}
+
 func TestLoadingIsLeftOutOfSpeeds(t *testing.T) {
 	var s Speed
 	s.Learn(Sample{First: 8 * time.Second, Hold: 9 * time.Second, Load: 7 * time.Second})

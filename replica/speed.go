@@ -30,10 +30,12 @@ type Speed struct {
 
 // figures are what depends on where a model runs.
 type figures struct {
-	promptPerToken mean // seconds per uncached prompt token, at the full SM clock
-	decodePerToken mean // seconds per output token of one stream
-	first          mean // seconds from sending to the first token, loading left out, at the full SM clock
-	hold           mean // seconds a slot was held
+	promptPerToken mean    // seconds per uncached prompt token, at the full SM clock
+	start          float64 // seconds that even the smallest prompt takes, at the full SM clock
+	large          float64 // tokens of a large prompt, lately
+	decodePerToken mean    // seconds per output token of one stream
+	first          mean    // seconds from sending to the first token, loading left out, at the full SM clock
+	hold           mean    // seconds a slot was held
 }
 
 // Sample is one finished attempt as a teacher. Zero fields teach nothing.
@@ -54,8 +56,8 @@ const minPromptSample = 16
 // Learn takes a sample in.
 func (s *Speed) Learn(x Sample) {
 	s.watch(x)
-	if x.Prompt > 0 && x.PromptTokens >= minPromptSample {
-		s.promptPerToken.add(x.Prompt.Seconds() / float64(x.PromptTokens) * s.clock())
+	if x.Prompt > 0 && x.PromptTokens > 0 {
+		s.learnPrompt(x.Prompt.Seconds()*s.clock(), float64(x.PromptTokens))
 	}
 	if x.Decode > 0 && x.OutputTokens > 1 {
 		s.decodePerToken.add(x.decode())
@@ -68,6 +70,25 @@ func (s *Speed) Learn(x Sample) {
 	}
 	if x.Load > loadNoise {
 		s.load.add(x.Load.Seconds())
+	}
+}
+
+// learnPrompt learns the time of a prompt as a start and so much for each token.
+// Where conversations find their prompts in the cache most prompts are a handful
+// of new tokens, whose time is mostly the start; what a token takes is told by
+// the large ones, however rare they are. So a sample counts for it as much as it
+// is large, and one far larger than all before replaces what they said.
+func (f *figures) learnPrompt(seconds, tokens float64) {
+	const muchLarger, small = 4, 0.25
+	if tokens > muchLarger*f.large {
+		f.promptPerToken.n = 0
+	}
+	f.large = max(tokens, 0.98*f.large)
+	if tokens >= minPromptSample {
+		f.promptPerToken.weigh(max(0, seconds-f.start)/tokens, tokens/f.large)
+	}
+	if p := f.promptPerToken; p.known() && tokens <= small*f.large {
+		f.start += meanWeight * (min(max(0, seconds-p.v*tokens), small*p.v*f.large) - f.start)
 	}
 }
 
@@ -143,6 +164,7 @@ func (s *Speed) Place(onCPU bool) {
 		for _, m := range []*mean{&s.promptPerToken, &s.decodePerToken, &s.first, &s.hold} {
 			m.v *= cpuFactor
 		}
+		s.start *= cpuFactor
 		s.renew()
 	}
 }
@@ -156,7 +178,7 @@ const loadNoise = 200 * time.Millisecond
 func (s *Speed) FirstToken(tokens int) (d time.Duration, known bool) {
 	switch {
 	case s.promptPerToken.known():
-		return seconds(s.promptPerToken.v * float64(tokens) / s.clock()), true
+		return seconds((s.start + s.promptPerToken.v*float64(tokens)) / s.clock()), true
 	case s.first.known():
 		return seconds(s.first.v / s.clock()), true
 	}
@@ -166,7 +188,7 @@ func (s *Speed) FirstToken(tokens int) (d time.Duration, known bool) {
 // Service predicts how long a slot is held, loading left out.
 func (s *Speed) Service(promptTokens, outputTokens int) (d time.Duration, known bool) {
 	if s.promptPerToken.known() && s.decodePerToken.known() && outputTokens > 0 {
-		return seconds(s.promptPerToken.v*float64(promptTokens)/s.clock() + s.decodePerToken.v*float64(outputTokens)), true
+		return seconds((s.start+s.promptPerToken.v*float64(promptTokens))/s.clock() + s.decodePerToken.v*float64(outputTokens)), true
 	}
 	if s.hold.known() {
 		return seconds(s.hold.v), true
@@ -219,10 +241,16 @@ type mean struct {
 
 func (m mean) known() bool { return m.n > 0 || m.v > 0 }
 
-func (m *mean) add(x float64) {
-	m.n++
-	w := max(meanWeight, 1/float64(m.n))
-	m.v += w * (x - m.v)
+func (m *mean) add(x float64) { m.weigh(x, 1) }
+
+// weigh takes in a sample that counts for a part of one; the first counts whole.
+func (m *mean) weigh(x, part float64) {
+	if m.n++; m.n > 1 {
+		part *= max(meanWeight, 1/float64(m.n))
+	} else {
+		part = 1
+	}
+	m.v += part * (x - m.v)
 }
 
 func rate(m mean) float64 {

@@ -19,9 +19,10 @@ import (
 type Metrics struct {
 	Registry *prometheus.Registry
 
-	requests, attempts, retries, refusals, broken, promptTok, cachedTok, outTok *prometheus.CounterVec
-	wait, forecastErr, ttft, tpot, duration                                     *prometheus.HistogramVec
-	refusal                                                                     prometheus.Histogram
+	requests, attempts, retries, refusals, broken, promptTok, cachedTok, expectedTok, outTok *prometheus.CounterVec
+	wait, forecastErr, ttft, tpot, duration                                                  *prometheus.HistogramVec
+	refusal                                                                                  prometheus.Histogram
+	affinity                                                                                 map[admission.Affinity]prometheus.Counter
 
 	models, keys *labels
 	counters     known[counterKey, prometheus.Counter]
@@ -116,6 +117,12 @@ func NewMetrics(snapshot func() *admission.Snapshot) *Metrics {
 	m.broken = counter("switchyard_streams_broken_total", "Streams that broke after the client had seen a part.", "replica", "reason")
 	m.promptTok = counter("switchyard_prompt_tokens_total", "Prompt tokens of finished requests, cached ones too.", "replica", "model")
 	m.cachedTok = counter("switchyard_cached_tokens_total", "Prompt tokens that replicas took from their caches.", "replica", "model")
+	m.expectedTok = counter("switchyard_cached_tokens_expected_total", "Prompt tokens that replicas were expected to take from their caches.", "replica", "model")
+	affinity := counter("switchyard_affinity_total", "Requests that were sent to a replica, by whether it was believed to have a part of the prompt in its cache.", "result")
+	m.affinity = map[admission.Affinity]prometheus.Counter{}
+	for _, a := range []admission.Affinity{admission.AffinityHit, admission.AffinityMiss, admission.AffinityNone} {
+		m.affinity[a] = affinity.WithLabelValues(a.String())
+	}
 	m.outTok = counter("switchyard_output_tokens_total", "Output tokens of finished requests.", "replica", "model")
 	m.wait = histogram("switchyard_queue_wait_seconds", "Time from acceptance to the last attempt's start.", longBuckets, "class")
 	m.forecastErr = histogram("switchyard_forecast_error_seconds", "First token: actual minus forecast.", errBuckets, "class")
@@ -144,10 +151,12 @@ func (m *Metrics) RequestEnded(r gateway.Record) {
 		return
 	}
 	s.wait.Observe(r.Queued.Seconds())
+	m.affinity[r.Affinity].Inc()
 	u := r.Usage
 	if n := u.PromptTokens; n > 0 {
 		m.counter(m.promptTok, r.Replica, model).Add(float64(n))
 		m.counter(m.cachedTok, r.Replica, model).Add(float64(u.CachedTokens))
+		m.counter(m.expectedTok, r.Replica, model).Add(float64(r.CachedTokens))
 	}
 	if n := u.OutputTokens; n > 0 {
 		m.counter(m.outTok, r.Replica, model).Add(float64(n))

@@ -118,8 +118,8 @@ func (a *app) start() error {
 	ctx, end := context.WithCancel(context.Background())
 	a.end = end
 	a.background.Go(func() { a.gateway.Run(ctx) })
-	a.background.Go(func() { a.serve(a.data, data) })
-	a.background.Go(func() { a.serve(a.ops, ops) })
+	a.background.Go(func() { a.serve(a.data, data, a.gateway.Serve) })
+	a.background.Go(func() { a.serve(a.ops, ops, (*http.Server).Serve) })
 	for _, t := range a.site.targets() {
 		a.prober.Add(t)
 	}
@@ -127,13 +127,8 @@ func (a *app) start() error {
 	return nil
 }
 
-func (a *app) serve(s *http.Server, l net.Listener) {
-	var err error
-	if s.TLSConfig != nil {
-		err = s.ServeTLS(l, "", "")
-	} else {
-		err = s.Serve(l)
-	}
+func (a *app) serve(s *http.Server, l net.Listener, serve func(*http.Server, net.Listener) error) {
+	err := serve(s, l)
 	if !errors.Is(err, http.ErrServerClosed) {
 		a.failed <- fmt.Errorf("serving on %s: %w", l.Addr(), err)
 	}

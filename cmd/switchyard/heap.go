@@ -13,10 +13,15 @@ import (
 // saved.
 const smallHeap = 12 << 20
 
+// largeHeap is, in bytes in use, what only thousands of connections come to.
+// From there on memory is dearer than collections, which are rare.
+const largeHeap = 32 << 20
+
 // leaveGarbage has the heap collected at smallHeap, or at twice what is in use,
-// whichever is more. Go's own rule begins at 4 MiB: a gateway has little to
-// keep, and under load would collect it dozens of times a second, for a sixth
-// of its CPU time. GOGC, where it is set, has its say instead.
+// whichever is more, and from largeHeap on at one and a half times. Go's own
+// rule begins at 4 MiB: a gateway has little to keep, and under load would
+// collect it dozens of times a second, for a sixth of its CPU time. GOGC, where
+// it is set, has its say instead.
 func leaveGarbage() {
 	if os.Getenv("GOGC") == "" {
 		pace(100)
@@ -32,10 +37,12 @@ func pace(percent int) {
 	scanned := live + base[1].Value.Uint64() + base[2].Value.Uint64()
 	// GOGC is a share of scanned, but of no less than 4 MiB: so 300 is enough.
 	fit := 100
-	if live < smallHeap/2 {
-		fit = int(min(100*(smallHeap-live)/max(scanned, 1), 300))
+	switch {
+	case live < smallHeap/2:
+		fit = max(fit, int(min(100*(smallHeap-live)/max(scanned, 1), 300)))
+	case live >= largeHeap:
+		fit = 50
 	}
-	fit = max(fit, 100)
 	if fit != percent {
 		debug.SetGCPercent(fit)
 	}

@@ -27,6 +27,7 @@ func controllerConfig(c *config.Config) admission.Config {
 		Queue:        admission.QueueLimits{MaxRequests: c.Queue.MaxRequests, MaxBytes: int64(c.Queue.MaxBytes)},
 		Keep:         c.Admission.Keep,
 		Enabled:      c.Admission.Enabled,
+		Affinity:     c.Affinity.Enabled,
 		Observe:      c.Admission.Mode == config.Observe,
 		Retry: admission.Retry{
 			MaxAttempts: c.Retry.MaxAttempts, Budget: c.Retry.Budget, FirstTokenFloor: c.Retry.FirstTokenFloor,
@@ -41,6 +42,7 @@ func controllerConfig(c *config.Config) admission.Config {
 	for _, r := range c.Replicas {
 		out.Replicas = append(out.Replicas, replica.Config{
 			Name: r.Name, URL: r.URL, Engine: replica.Engine(r.Engine), Slots: r.Slots, Models: r.Models, Tier: r.Tier,
+			CacheTokens: r.CacheTokens, PinSlots: c.Affinity.PinSlots,
 		})
 	}
 	return out
@@ -88,7 +90,7 @@ func (s *site) settings(instance string, serverTLS *tls.Config, log *slog.Logger
 	out := gateway.Settings{
 		Instance: instance, DefaultClass: c.DefaultClass, KeysRequired: c.Keys.Required, Origins: c.CORS.Origins,
 		QueueBytes: int64(c.Queue.MaxBytes), RetryBuffer: int64(c.Retry.Buffer), StallTimeout: c.Retry.StallTimeout,
-		Heartbeat: c.Queue.Heartbeat, TLS: serverTLS, Log: log,
+		Heartbeat: c.Queue.Heartbeat, TLS: serverTLS, Log: log, SessionHeader: c.Affinity.SessionHeader,
 		Limits: gateway.Limits{
 			MaxBody: int64(c.Limits.MaxBody), MaxDeadline: c.Limits.MaxDeadline, ReadHeaderTimeout: c.Limits.ReadHeaderTimeout,
 			ReadBodyTimeout: c.Limits.ReadBodyTimeout, WriteTimeout: c.Limits.WriteTimeout,

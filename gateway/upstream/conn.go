@@ -10,18 +10,26 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"switchyard/gateway/socket"
 )
 
 const (
 	// bufSize holds the head and body of most requests, and what a replica
 	// usually sends at once. More is read in pieces and written beside the head.
 	bufSize = 16 << 10
+	// largeSize is for a replica that sends faster than it is read, since each
+	// read costs a write to the client besides. A whole head fits, too.
+	largeSize = maxHead
 	// smallSize is what a TLS connection waits with: crypto/tls cannot say
 	// "something is there" without a place to put it.
 	smallSize = 2 << 10
 )
 
-var buffers = sync.Pool{New: func() any { return new([bufSize]byte) }}
+var (
+	buffers      = sync.Pool{New: func() any { return new([bufSize]byte) }}
+	largeBuffers = sync.Pool{New: func() any { return new([largeSize]byte) }}
+)
 
 // conn is a connection and the bytes read from it that nobody has taken yet.
 // One exchange at a time uses it.
@@ -31,11 +39,12 @@ type conn struct {
 	ctl syscall.RawConn // of tcp: for looking without reading
 	raw syscall.RawConn // of tcp where it can be read and written directly: not under TLS
 
-	// b[r:w] has been read and not taken. b is nil, or the pooled buffer, or
-	// small (TLS), or a larger one for a long head.
+	// b[r:w] has been read and not taken. b is nil, or one of the pooled buffers,
+	// or small (TLS), or a larger one for a long head.
 	b      []byte
 	r, w   int
 	pooled *[bufSize]byte
+	large  *[largeSize]byte
 	small  []byte
 	filled bool // the last read left no room: more is likely there
 
@@ -69,7 +78,7 @@ func newConn(nc net.Conn) *conn {
 	case *tls.Conn:
 		c.tcp, _ = t.NetConn().(*net.TCPConn)
 	}
-	if c.tcp == nil || !rawIO {
+	if c.tcp == nil || !socket.Direct {
 		return c
 	}
 	c.ctl, _ = c.tcp.SyscallConn()
@@ -87,9 +96,14 @@ func newConn(nc net.Conn) *conn {
 func (c *conn) fill() error {
 	if c.r == c.w {
 		c.r, c.w = 0, 0
-		if c.raw == nil {
+		switch {
+		case c.raw == nil:
 			c.release()
 			c.b = c.waitingBuffer()
+		case c.filled && c.large == nil:
+			c.release()
+			c.large = largeBuffers.Get().(*[largeSize]byte)
+			c.b = c.large[:]
 		}
 	}
 	if c.raw == nil {
@@ -111,6 +125,7 @@ func (c *conn) fill() error {
 		return io.EOF
 	}
 	c.w += c.got.n
+	c.filled = c.w == len(c.b)
 	return nil
 }
 
@@ -123,9 +138,10 @@ func (c *conn) readReady(fd uintptr) bool {
 	if c.b == nil {
 		c.borrow()
 	}
-	c.got.n, c.got.again, c.got.err = readNow(fd, c.b[c.w:])
+	c.got.n, c.got.again, c.got.err = socket.Read(fd, c.b[c.w:])
 	if c.got.again && c.w == 0 {
 		c.release()
+		c.filled = false
 	}
 	return !c.got.again
 }
@@ -148,7 +164,7 @@ var (
 // called (it forgets what came before), the look comes after that, and it saw
 // nothing.
 func (c *conn) ask(fd uintptr) (wait, done bool) {
-	said, quiet, _ := peekNow(fd)
+	said, quiet, _ := socket.Peek(fd)
 	if c.used && !c.begun {
 		if !quiet {
 			c.got.err = errStale
@@ -156,7 +172,7 @@ func (c *conn) ask(fd uintptr) (wait, done bool) {
 		}
 		c.sentAt = time.Now()
 	}
-	n, again, err := writeNow(fd, c.out)
+	n, again, err := socket.Write(fd, c.out)
 	switch {
 	case n == len(c.out):
 		c.written()
@@ -204,6 +220,10 @@ func (c *conn) release() {
 		buffers.Put(c.pooled)
 		c.pooled = nil
 	}
+	if c.large != nil {
+		largeBuffers.Put(c.large)
+		c.large = nil
+	}
 	c.b, c.r, c.w = nil, 0, 0
 }
 
@@ -248,7 +268,7 @@ func (c *conn) answering() bool {
 	return c.raw != nil && c.raw.Control(c.onPeek) == nil && c.got.n > 0
 }
 
-func (c *conn) peek(fd uintptr) { c.got.n, c.got.again, c.got.err = peekNow(fd) }
+func (c *conn) peek(fd uintptr) { c.got.n, c.got.again, c.got.err = socket.Peek(fd) }
 
 // pace bounds a write: all of it by deadline, or, if stall is set, each wait for
 // the server to accept a byte.

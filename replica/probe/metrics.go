@@ -84,3 +84,37 @@ func count(sums map[string]float64, name string) int {
 	}
 	return int(min(v, 1<<53))
 }
+
+// readLabel gives the value of a label of the first sample of a family, as it
+// stands in the text; "" if there is none.
+func readLabel(text []byte, family, label string) string {
+	for line := range bytes.Lines(text) {
+		name, rest, ok := cutName(line)
+		if !ok || string(name) != family || rest[0] != '{' {
+			continue
+		}
+		end := labelsEnd(rest)
+		if end < 0 {
+			continue
+		}
+		for rest := rest[1 : end-1]; len(rest) > 0; {
+			key, value, ok := bytes.Cut(rest, []byte(`="`))
+			if !ok {
+				break
+			}
+			n := 0
+			for n < len(value) && value[n] != '"' {
+				if value[n] == '\\' {
+					n++
+				}
+				n++
+			}
+			n = min(n, len(value))
+			if string(bytes.Trim(key, ", \t")) == label {
+				return string(value[:n])
+			}
+			rest = value[min(n+1, len(value)):]
+		}
+	}
+	return ""
+}

@@ -42,8 +42,38 @@ func TestReadMetrics(t *testing.T) {
 	require.Equal(t, 1<<53, count(map[string]float64{"x": 1e300}, "x"))
 }
 
+func TestReadLabel(t *testing.T) {
+	for text, want := range map[string]string{
+		`x{a="1",b="2"} 3`:                "2",
+		`x{ a="1" , b="2" } 3`:            "2",
+		`x{a="b=\"9\"",b="2"} 3`:          "2",
+		"y{b=\"1\"} 3\nx 3\nx{b=\"2\"} 3": "2",
+		`x{a="1"} 3`:                      "",
+		`x{b="2`:                          "",
+		`x{b=2} 3`:                        "",
+		`x{} 3`:                           "",
+		``:                                "",
+	} {
+		require.Equal(t, want, readLabel([]byte(text), "x", "b"), text)
+	}
+}
+
+// R6: the prompt cache's size is the engine's own word.
+func TestVLLMCacheTokens(t *testing.T) {
+	for labels, want := range map[string]int{
+		`block_size="16",enable_prefix_caching="True",num_gpu_blocks="573"`: 9168,
+		`block_size="16",num_gpu_blocks="573"`:                              9168,
+		`block_size="16",num_gpu_blocks="None"`:                             0,
+		`block_size="16",num_gpu_blocks="-5"`:                               0,
+		`enable_prefix_caching="False",num_gpu_blocks="573"`:                -1,
+	} {
+		require.Equal(t, want, vllmCacheTokens([]byte("vllm:cache_config_info{"+labels+"} 1.0\n")), labels)
+	}
+	require.Zero(t, vllmCacheTokens(nil))
+}
+
 func FuzzReadMetrics(f *testing.F) {
-	for _, s := range []string{vllmNumbers, llamaNumbers, "x{", "x{a=\"\\", "x 1 2 3"} {
+	for _, s := range []string{vllmNumbers, llamaNumbers, "x{", "x{a=\"\\", "x 1 2 3", `vllm:cache_config_info{block_size="16",num_gpu_blocks="9"} 1`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -51,6 +81,8 @@ func FuzzReadMetrics(f *testing.F) {
 			require.GreaterOrEqual(t, v, 0.0, name)
 			require.GreaterOrEqual(t, count(map[string]float64{name: v}, name), 0)
 		}
+		readLabel(text, vllmCache, "block_size")
+		require.GreaterOrEqual(t, vllmCacheTokens(text), -1)
 	})
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"switchyard/replica"
 )
@@ -15,6 +17,7 @@ const (
 	vllmWaiting   = "vllm:num_requests_waiting"
 	vllmPrompt    = "vllm:prompt_tokens_total"
 	vllmGenerated = "vllm:generation_tokens_total"
+	vllmCache     = "vllm:cache_config_info" // 1, with the configuration in its labels
 )
 
 // vllm asks a vLLM server. It does not report --max-num-seqs, so slots stay
@@ -64,6 +67,7 @@ func (v *vllm) work(ctx context.Context, f *replica.Facts) error {
 		f.InHand, f.Waiting = count(sums, vllmRunning), count(sums, vllmWaiting)
 		v.progress = max(0, count(sums, vllmPrompt)) + max(0, count(sums, vllmGenerated))
 		f.Progress = v.progress
+		f.CacheTokens = vllmCacheTokens(a.body)
 	}
 	if f.InHand >= 0 {
 		return nil
@@ -77,6 +81,17 @@ func (v *vllm) work(ctx context.Context, f *replica.Facts) error {
 		return fmt.Errorf("GET /health: %s: the engine behind the server has died", health.summary())
 	}
 	return nil
+}
+
+// vllmCacheTokens is how many tokens the prompt cache has room for; 0 where it
+// does not say, -1 where prefix caching is switched off.
+func vllmCacheTokens(metrics []byte) int {
+	if strings.EqualFold(readLabel(metrics, vllmCache, "enable_prefix_caching"), "false") {
+		return -1
+	}
+	blocks, _ := strconv.Atoi(readLabel(metrics, vllmCache, "num_gpu_blocks"))
+	size, _ := strconv.Atoi(readLabel(metrics, vllmCache, "block_size"))
+	return tokens(blocks) * min(max(size, 0), 1<<20)
 }
 
 // readVersion asks for a {"version":…}; "" where there is none.

@@ -1,0 +1,436 @@
+package admission
+
+import (
+	"slices"
+	"time"
+
+	"switchyard/affinity"
+	"switchyard/breaker"
+	"switchyard/replica"
+)
+
+// memory is what is known of prompt caches, and who waits for one (R6).
+type memory struct {
+	prompts *affinity.Index // nil: affinity is off
+	reuse   float64         // of the tokens that some cache holds, the share found where requests went, lately
+
+	// Of the request looked up last: what each cache holds of its prompt, and
+	// the most that any does.
+	cached []int
+	found  int
+
+	waitlist   map[*Ticket]struct{} // requests that wait for a busy replica's cache
+	candidates []candidate          // scratch of choose
+	ends       []float64            // scratch of nextEnd
+}
+
+func (y *memory) init(on bool) {
+	y.reuse = 0.5
+	y.waitlist = map[*Ticket]struct{}{}
+	y.turn(on)
+}
+
+// turn turns affinity on or off. What is remembered survives a reload that
+// leaves it on.
+func (y *memory) turn(on bool) {
+	switch {
+	case !on:
+		y.prompts = nil
+	case y.prompts == nil:
+		y.prompts = affinity.New()
+	}
+}
+
+// look looks a request's prompt up in all caches, for cachedOn. It returns the
+// most that any holds.
+func (c *core) look(t *Ticket) int {
+	c.found = 0
+	if c.prompts != nil && len(t.ask.Chain) > 0 {
+		c.cached = slices.Grow(c.cached[:0], c.prompts.Len())[:c.prompts.Len()]
+		c.found = c.prompts.Lookup(t.ask.Chain, c.cached)
+	}
+	return c.found
+}
+
+// cachedOn is how much of the prompt looked up last a member holds, in any slot;
+// usable is how much of it in slots that are idle.
+func (c *core) cachedOn(m *member) int {
+	if c.found == 0 || m.caches == nil {
+		return 0
+	}
+	return m.caches.Held(c.cached, true)
+}
+
+func (c *core) usableOn(m *member) int {
+	if c.found == 0 || m.caches == nil {
+		return 0
+	}
+	return m.caches.Held(c.cached, false)
+}
+
+// likely is how much of a prompt a request is to find in the end, where some
+// cache holds so much of it.
+func (c *core) likely(most int) int { return int(c.reuse * float64(most)) }
+
+// learnReuse learns from a request that went where so much of its prompt was.
+func (c *core) learnReuse(cached, most int) {
+	if most > 0 {
+		c.reuse += 0.05 * (float64(cached)/float64(most) - c.reuse)
+	}
+}
+
+// affinity names what came of it.
+func (c *core) affinity(t *Ticket, cached int) Affinity {
+	switch {
+	case c.prompts == nil || len(t.ask.Chain) == 0:
+		return AffinityNone
+	case cached == 0:
+		return AffinityMiss
+	}
+	return AffinityHit
+}
+
+// reach is a request's own time to its first token on a replica, to compare
+// replicas by; where speeds are unknown, that of loading alone.
+func (c *core) reach(m *member, t *Ticket) candidate {
+	x := candidate{m: m, tokens: uncached(t, c.usableOn(m)), own: loading(m, t)}
+	if d, known := m.speed.FirstToken(x.tokens); known {
+		x.own += d
+		x.known = true
+	}
+	return x
+}
+
+// uncached is how many prompt tokens are left to process where so many are cached.
+func uncached(t *Ticket, cached int) int {
+	if cached == 0 {
+		return t.ask.PromptTokens
+	}
+	return max(t.ask.PromptTokens-cached, 1)
+}
+
+// atOnce forecasts a request that nothing stands ahead of while a slot is free:
+// on the best replica with one, or on a busy one after a wait.
+func (c *core) atOnce(now time.Time, t *Ticket, members []*member, f *forecast) {
+	least := c.gather(now, t, members)
+	var best candidate
+	for _, x := range c.candidates {
+		if x.own == least {
+			best = x
+			break
+		}
+	}
+	if best.m == nil {
+		return // what is free is owed
+	}
+	if b := c.better(now, t, members, best); b.m != nil {
+		e := c.estimate(b.m, t, c.cachedOn(b.m))
+		f.take(e)
+		f.at, f.wait = b.m, b.first-e.load-e.prompt
+		return
+	}
+	f.take(c.estimate(best.m, t, c.usableOn(best.m)))
+}
+
+// inTurn forecasts a request whose turn comes after a wait: it then takes
+// whatever slot is free, with no more of its prompt cached than every replica
+// has, or waits on for a slot where it is.
+func (c *core) inTurn(t *Ticket, members []*member, f *forecast) {
+	least := c.found
+	for _, m := range members {
+		least = min(least, c.cachedOn(m))
+	}
+	var any estimate
+	for i, m := range members {
+		if e := c.estimate(m, t, least); i == 0 || e.own() < any.own() {
+			any = e
+		}
+	}
+	f.take(any)
+	wait, first := f.wait, any.load+any.prompt
+	for _, m := range members {
+		if c.cachedOn(m) <= least {
+			continue
+		}
+		// One of n slots ends about every n-th of what a request holds one.
+		e := c.estimate(m, t, c.cachedOn(m))
+		gap := e.own() * time.Duration(1+m.runs.parked) / time.Duration(max(1, len(m.runs.list)))
+		if d := gap + e.load + e.prompt; d < first {
+			first = d
+			f.take(e)
+			f.wait = wait + gap
+		}
+	}
+}
+
+// berth is a busy replica that is worth waiting for.
+type berth struct {
+	m     *member
+	first time.Duration // to the first token, the wait included
+	until time.Time     // no longer
+}
+
+// better finds the busy replica, if there is one, that holds so much of a prompt
+// that its first token would come sooner there than on the best free one, wait
+// included (R2's exception, R6). The wait is bounded by what it is to save, and
+// by the deadline that the free replica would still meet after it.
+//
+// What it is to save is the processing of what is cached. While more than half
+// of the slots are busy, that would hold up others, too, for their prompts and
+// tokens go through the same batches: it then counts for more, up to twice where
+// all are. Without that a busy fleet computes ever more anew and is ever busier.
+func (c *core) better(now time.Time, t *Ticket, members []*member, free candidate) (best berth) {
+	if c.found == 0 || t.ask.Width > 1 || c.usableOn(free.m) >= c.found {
+		return best
+	}
+	worth := 1 + max(0, 2*busy(members)-1)
+	for _, m := range members {
+		if c.cachedOn(m) == 0 || !c.worthy(now, m, free.m) {
+			continue
+		}
+		e := c.estimate(m, t, c.cachedOn(m))
+		own := e.load + e.prompt
+		saves := time.Duration(worth * float64(free.own-own))
+		if !e.known || saves <= alike(own) {
+			continue
+		}
+		wait, ok := c.nextEnd(now, m)
+		first := wait + own
+		if !ok || wait+alike(wait) >= saves || best.m != nil && first >= best.first {
+			continue
+		}
+		until := c.patience(now, t, free, saves)
+		if !now.Add(wait).Before(until) {
+			continue
+		}
+		best = berth{m, first, until}
+	}
+	return best
+}
+
+// busy is the share of the members' slots that are taken.
+func busy(members []*member) float64 {
+	held, total := 0, 0
+	for _, m := range members {
+		held += m.pool.Held() + m.pool.Foreign
+		total += m.pool.Total
+	}
+	return min(1, float64(held)/float64(max(total, 1)))
+}
+
+// worthy reports whether a replica that has no room is only busy, and would be
+// preferred to the free one if it were not.
+func (c *core) worthy(now time.Time, m, free *member) bool {
+	r := m.rep
+	return m.rep.FreeIn(now, m.pool) == 0 && !r.Facts.Loading && r.Flagged == "" && r.Config.Tier <= free.rep.Config.Tier &&
+		r.Breaker.State(now) == breaker.Closed && (len(c.bound) == 0 || !c.owes(m.pool))
+}
+
+// patience is until when a request may wait for a replica that saves it so much
+// over the free one.
+func (c *core) patience(now time.Time, t *Ticket, free candidate, saves time.Duration) time.Time {
+	until := now.Add(saves)
+	if !t.parked.first.IsZero() && t.parked.first.Before(until) {
+		until = t.parked.first // it has waited before, and for no longer than was said then
+	}
+	if c.cfg.Enabled && !c.cfg.Observe && !t.ask.Deadline.IsZero() && !t.judged {
+		e := c.estimate(free.m, t, c.usableOn(free.m))
+		if last := t.ask.Deadline.Add(-free.own - e.slack); last.Before(until) {
+			until = last
+		}
+	}
+	return until
+}
+
+// nextEnd predicts when a slot of a busy replica is free for one more than those
+// who wait for one there already: between the moment that what is expected of
+// each attempt gives, as if that were certain, and the one that it gives if their
+// ends had no memory. Of several uncertain ends the first comes sooner than any
+// is expected.
+func (c *core) nextEnd(now time.Time, m *member) (time.Duration, bool) {
+	if m.runs.parked >= len(m.runs.list) {
+		return 0, false
+	}
+	c.ends = c.ends[:0]
+	at, pace := now.Sub(c.began), m.speed.Decode()
+	rate := 0.0
+	for i := range m.runs.list {
+		left := max(m.runs.list[i].remaining(at, pace), 1e-3)
+		c.ends = append(c.ends, left)
+		rate += 1 / left
+	}
+	slices.Sort(c.ends)
+	k := m.runs.parked
+	wait := (c.ends[k] + min(c.ends[k], float64(k+1)/rate)) / 2
+	return max(seconds(wait), m.rep.HoldUntil.Sub(now)), true
+}
+
+// parked is a request's wait for a busy replica. Meanwhile it is not in the
+// queue: others may take the slots that are free. It comes back to its place
+// there when the replica, or another one as good, has a slot, or its time is up.
+type parked struct {
+	at     *member   // nil: it is not waiting so
+	until  time.Time // no longer
+	first  time.Time // the end of its first such wait
+	expect time.Time // when the first token was expected
+	cached int       // how much of its prompt is there
+}
+
+func (c *core) park(t *Ticket, b berth, now time.Time) {
+	if t.parked.first.IsZero() {
+		t.parked.first = b.until
+	}
+	t.parked.at, t.parked.until, t.parked.expect, t.parked.cached = b.m, b.until, now.Add(b.first), c.cachedOn(b.m)
+	b.m.runs.parked++
+	c.waitlist[t] = struct{}{}
+	c.due(b.until)
+}
+
+func (c *core) unpark(t *Ticket) {
+	t.parked.at.runs.parked--
+	t.parked.at = nil
+	delete(c.waitlist, t)
+}
+
+// recall puts a request that was parked back into the queue.
+func (c *core) recall(t *Ticket) {
+	c.unpark(t)
+	t.item.Class = t.class.index
+	c.q.Push(&t.item)
+}
+
+func (c *core) recallAll() {
+	for t := range c.waitlist {
+		c.recall(t)
+	}
+}
+
+// recallDue recalls those who have waited long enough, or whose replica has come
+// to have room by the mere passing of time.
+func (c *core) recallDue(now time.Time) {
+	for t := range c.waitlist {
+		if at := t.parked.at; !t.parked.until.After(now) || at.rep.FreeIn(now, at.pool) > 0 {
+			c.recall(t)
+		}
+	}
+}
+
+// recallFor recalls those whom a change of a replica concerns: who waits for it,
+// and who could now have the first token there sooner than where he waits.
+func (c *core) recallFor(now time.Time, r *replica.Replica) {
+	for t := range c.waitlist {
+		if t.parked.at.rep == r || c.soonerOn(now, t, r) {
+			c.recall(t)
+		}
+	}
+}
+
+func (c *core) soonerOn(now time.Time, t *Ticket, r *replica.Replica) bool {
+	m := member{rep: r, pool: r.Pool(t.lane.model), speed: r.Speed(t.lane.model), caches: r.Caches(t.lane.model)}
+	if r.FreeIn(now, m.pool) == 0 || !c.serves(r, t.lane) {
+		return false
+	}
+	cached := 0
+	if m.caches != nil {
+		cached = m.caches.HeldNow(t.ask.Chain)
+	}
+	if 2*cached < t.parked.cached {
+		return false // a slot that somebody else may have a prompt in
+	}
+	e := c.estimate(&m, t, cached)
+	return now.Add(e.load + e.prompt).Before(t.parked.expect)
+}
+
+// occupy notes that a request goes to a replica whose slot it has.
+func (c *core) occupy(a *Assignment, m *member) {
+	if m.caches == nil || len(a.ticket.ask.Chain) == 0 {
+		return
+	}
+	if a.lease.cold {
+		m.caches.Forget()
+	}
+	a.lease.caches, a.lease.slot = m.caches, m.caches.Take(a.ticket.ask.Chain)
+	// Foreign work would be in a slot that we do not know.
+	if m.caches.Pinned() && a.lease.slot >= 0 && a.ticket.ask.Width <= 1 && m.pool.Foreign == 0 {
+		a.Pinned, a.Slot = true, a.lease.slot
+	}
+}
+
+// vacate notes that the replica has done with it.
+func (l *lease) vacate() {
+	if l.caches != nil {
+		l.caches.Give(l.slot)
+	}
+}
+
+// filled notes that a replica has processed a request's prompt: it is in its
+// cache now. That is noted when the first token has come and not when the
+// request is sent: until then other requests find nothing there, and an attempt
+// that fails would have to be taken back. Of many that come at once with the same
+// beginning, the first few so spread by themselves.
+func (c *core) filled(now time.Time, a *Assignment) {
+	if l := &a.lease; !l.filled && l.caches != nil {
+		l.filled = true
+		l.caches.Fill(now, l.slot, a.ticket.ask.Chain)
+	}
+}
+
+// processed follows up on an attempt's end: what it says of the cache corrects
+// the index.
+func (c *core) processed(now time.Time, a *Assignment, r AttemptResult) {
+	l := &a.lease
+	if l.caches == nil || r.Kind != ResultOK && r.FirstTokenAt.IsZero() {
+		return
+	}
+	if r.Usage.Load > loadNoise && !l.cold {
+		l.caches.Forget() // it was loaded anew, and nobody had told us
+		l.filled = false
+	}
+	c.filled(now, a)
+	cached, sure := c.cachedTokens(a, r.Usage)
+	if !sure || r.Kind != ResultOK || a.ticket.ask.Width > 1 {
+		return
+	}
+	if all := r.Usage.PromptTokens; all > 0 { // in the index's tokens, which are estimates
+		cached = int(float64(cached) * float64(a.ticket.ask.PromptTokens) / float64(all))
+	}
+	l.caches.Correct(l.cached, cached)
+}
+
+// loadNoise is below what a real load takes.
+const loadNoise = 200 * time.Millisecond
+
+// expectsCache reports whether enough of the prompt was expected in the cache to
+// matter for how long it takes.
+func (a *Assignment) expectsCache() bool { return 8*a.lease.cached > a.ticket.ask.PromptTokens }
+
+// cachedTokens is how many prompt tokens came from the cache: as the answer
+// says; where it does not say and some were expected, as the time for the prompt
+// tells. sure is false where that is neither a hit's nor a miss's.
+func (c *core) cachedTokens(a *Assignment, u Usage) (tokens int, sure bool) {
+	switch {
+	case u.CacheSaid || u.CachedTokens > 0:
+		return u.CachedTokens, true
+	case !a.expectsCache():
+		return 0, true
+	case u.Prompt <= 0:
+		return 0, false
+	}
+	prompt := a.ticket.ask.PromptTokens
+	s := a.lease.rep.Speed(a.Model)
+	whole, known := s.FirstToken(prompt)
+	rest, _ := s.FirstToken(max(prompt-a.lease.cached, 1))
+	hit, miss := rest+rest/2, whole-whole/4
+	switch {
+	case !known || hit >= miss:
+		return 0, false
+	case u.Prompt >= miss:
+		return 0, true
+	case u.Prompt <= hit:
+		if u.PromptTokens > 0 {
+			return int(float64(a.lease.cached) * float64(u.PromptTokens) / float64(prompt)), true
+		}
+		return a.lease.cached, true
+	}
+	return 0, false
+}
