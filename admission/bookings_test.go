@@ -296,7 +296,7 @@ func TestExplanation(t *testing.T) {
 	all := strings.Join(d.Explanation, " ")
 	for _, part := range []string{
 		"1 replica with 1 slot could serve it; 1 request ran on them.", "9 requests that waited went before it, 9.0 slot-seconds of work.",
-		"times 1.00, the margin that keeps 95% of the promises", "1 request were refused", "Its deadline was 10s away.", "A place is booked for it: in ",
+		"times 1.00, the margin that keeps 95% of the promises", "1 client was told when to come back before it", "Its deadline was 10s away.", "A place is booked for it: in ",
 	} {
 		require.Contains(t, all, part)
 	}

@@ -93,8 +93,8 @@ func (a *Arithmetic) words(observed bool) []string {
 			span(a.WaitS), a.Margin, 100*a.Keep, span(a.WaitS*a.Margin))
 	}
 	if a.BookedS > 0 {
-		say("%s were refused before it and told when to come back, and about %.0f%% are expected to: so that there is room for them, another %s counts.",
-			several(a.Booked, "request"), 100*a.ReturnShare, span(a.BookedS))
+		say("%s told when to come back before it, and about %.0f%% are expected to: so that there is room for them, another %s counts.",
+			passive(a.Booked, "client"), 100*a.ReturnShare, span(a.BookedS))
 	}
 	if a.LoadS > 0 {
 		say("Its model had to be loaded first: %s.", span(a.LoadS))
@@ -140,6 +140,13 @@ func several(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func passive(n int, who string) string {
+	if n == 1 {
+		return "1 " + who + " was"
+	}
+	return several(n, who) + " were"
 }
 
 func ran(n int) string {

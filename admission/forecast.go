@@ -45,11 +45,10 @@ func (f *forecast) total() time.Duration { return f.wait + f.before + f.own() }
 
 // account is what a forecast wait was made of.
 type account struct {
-	slots, free int           // that could serve it, and those of them that are free
-	ahead       int           // requests that go before it
-	work        float64       // theirs, in slot-seconds
-	urgent      float64       // slots that more urgent classes keep busy
-	mean        time.Duration // wait without the margin
+	ahead  int           // requests that go before it
+	work   float64       // theirs, in slot-seconds
+	urgent float64       // slots that more urgent classes keep busy
+	mean   time.Duration // wait without the margin
 }
 
 func (f *forecast) firstToken() time.Duration { return f.wait + f.load + f.prompt }
@@ -165,7 +164,7 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 		mean, rate = min(mean, c.waitAtShare(t, slots, work, share*n)), max(rate, share*n)
 	}
 	f.wait = t.class.margin.stretch(mean)
-	f.account = account{slots: int(n), ahead: ahead, work: work, urgent: urgent, mean: mean}
+	f.account = account{ahead: ahead, work: work, urgent: urgent, mean: mean}
 	if c.found > 0 {
 		c.inTurn(t, members, &f)
 	}
