@@ -2,7 +2,6 @@ package admission
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -139,47 +138,6 @@ func (r *refuser) refuse(i int, held func(do func())) {
 		ms := r.now.Add(ref.RetryAfter).UnixMilli() + 1
 		r.due[ms] = append(r.due[ms], i)
 	}
-}
-
-// BenchmarkLock is how long the controller's mutex is held, at the 99th
-// percentile, over everything that requests do to it: 100 replicas, 10,000
-// waiting, half of the requests refused with tens of thousands of places booked.
-// Nothing else runs, so a call takes as long as it holds the mutex.
-func BenchmarkLock(b *testing.B) {
-	r := newRefuser(b, 100, 10000)
-	c, now, _ := benchWorld(b, 100, 10000)
-	var took []time.Duration
-	held := func(do func()) {
-		began := time.Now()
-		do()
-		took = append(took, time.Since(began))
-	}
-	i := 0
-	for b.Loop() {
-		i++
-		r.next(held)
-		now = now.Add(time.Millisecond)
-		var t *Ticket
-		held(func() { t = c.Arrive(now, Arrival{ID: "b", Class: "standard", At: now}) })
-		held(func() { c.Admit(now, t, benchAsk(now)) })
-		var a *Assignment
-		for _, rs := range c.mu.running { // some attempt that runs
-			a = rs.list[0].a
-			break
-		}
-		held(func() { c.FirstToken(now, a) })
-		held(func() {
-			c.Finish(now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: now, Usage: Usage{OutputTokens: 10}})
-		})
-		held(func() { c.End(now, a.ticket, Completed, "") })
-		if i%100 == 0 {
-			held(func() { c.Tick(now) })
-			held(func() { r.c.Tick(r.now) })
-		}
-	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "p50-ns-held")
-	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns-held")
 }
 
 // BenchmarkDecision is one decision on arrival with 10,000 waiting on 100

@@ -300,26 +300,46 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 	room -= keep
 	longest, opens := base, max(0, base-room)
 	if st.booked > 0 {
-		step, back := c.stepOf(now), 0.0
-		for i := step - bookLate; i <= step+int64(bookSpan/bookStep); i++ {
-			var work expected
-			for _, b := range near {
-				s := b.at(i)
-				work.first += s.work.first
-				work.again += s.work.again
-			}
-			if work == (expected{}) {
+		now, back := c.stepOf(now), 0.0
+		for late := bookLate; late >= 0; late-- { // those who are late: they may come at any moment
+			w := workAt(near, now-int64(late))
+			back += w.first*first.share(late) + w.again*again.share(late)
+		}
+		p, q := first.share(0)/rate, again.share(0)/rate
+		level := base + back/rate
+		planned := base + back/(rate*bookable)
+		longest = max(longest, level)
+		if planned > room {
+			opens = planned - room
+		}
+		for ahead := int64(1); ahead <= int64(bookSpan/bookStep); ahead++ {
+			w := workAt(near, now+ahead)
+			if w == (expected{}) {
 				continue
 			}
-			late := int(step - i)
-			back += work.first*first.share(late) + work.again*again.share(late)
-			y := max(0, float64(i-step)*bookStep.Seconds())
-			longest = max(longest, base+back/rate-y)
-			if level := base + back/(rate*bookable); level-y > room {
-				opens = level - room
+			more, y := w.first*p+w.again*q, float64(ahead)*bookStep.Seconds()
+			level += more
+			planned += more / bookable
+			longest = max(longest, level-y)
+			if planned-y > room {
+				opens = planned - room
 			}
 		}
 	}
 	st.before, st.opens = seconds(longest-base+keep), seconds(opens)
 	return st
+}
+
+// workAt is the work that some books have for a step.
+func workAt(near []*book, step int64) expected {
+	if len(near) == 1 {
+		return near[0].at(step).work
+	}
+	var sum expected
+	for _, b := range near {
+		w := &b.at(step).work
+		sum.first += w.first
+		sum.again += w.again
+	}
+	return sum
 }
