@@ -14,12 +14,15 @@ import (
 //  1. a stopping gateway refuses;
 //  2. the names are resolved to replicas: none has the model → 404, all that
 //     have it are out → 503;
-//  3. the forecast of each candidate model is made; the first that meets the
+//  3. the limits of its key refuse (R12);
+//  4. the forecast of each candidate model is made; the first that meets the
 //     deadline is taken, else the first that is served;
-//  4. a full queue refuses, unless a slot is free now;
-//  5. one that comes back is held to what it was told (R14);
-//  6. a forecast past the deadline refuses (R4), unless admission only observes;
-//  7. otherwise the request is promised, queued, and the queue is dispatched.
+//  5. a full queue refuses, or too many of its key's in it, unless a slot is
+//     free now;
+//  6. one that comes back is held to what it was told (R14);
+//  7. a forecast past the deadline refuses (R4), unless admission only observes;
+//  8. otherwise the request is charged to its key, promised, queued, and the
+//     queue is dispatched.
 func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	t.ask, t.engines = ask, c.joinEngines(ask.Engines)
 	c.reclass(t, ask.Class)
@@ -31,6 +34,9 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	if ref != nil {
 		return ref
 	}
+	if ref := c.overLimits(now, t, models[0]); ref != nil {
+		return ref
+	}
 	c.recognise(now, t)
 	f := c.chooseModel(now, t, models)
 	t.record.forecastS = f.firstToken().Seconds()
@@ -40,7 +46,10 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 			return ref
 		}
 	}
-	late := c.cfg.Enabled && f.known && f.total() > ask.Deadline.Sub(now)
+	if ref := c.queueOverLimit(now, t, f); ref != nil {
+		return ref
+	}
+	late := c.cfg.Enabled && f.known && f.total() > ask.Deadline.Sub(now) && !c.outdated(now, t.lane)
 	if ref := c.returned(now, t, f, late); ref != nil {
 		return ref
 	}
@@ -51,6 +60,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 		t.record.wouldRefuse = true
 		t.record.arithmetic = c.reckon(now, t, &f, nil)
 	}
+	t.tab.charge()
 	c.pledge(now, t, f)
 	c.enqueue(now, t)
 	t.promise = t.item.Work

@@ -18,7 +18,7 @@ func affine(t *testing.T, replicas ...replica.Config) *world {
 	cfg.Affinity = true
 	w := newWorld(t, cfg)
 	for _, r := range w.c.mu.fleet {
-		r.Speed("m").Learn(replica.Sample{
+		w.learn(r, "m", replica.Sample{
 			PromptTokens: 100, Prompt: 100 * time.Millisecond, OutputTokens: 101, Decode: 2 * time.Second, Hold: 2100 * time.Millisecond,
 		})
 	}

@@ -128,9 +128,9 @@ func (c *core) returning(now time.Time, t *Ticket) *booking {
 // anonymous is the name of all who have no key.
 const anonymous = "anonymous"
 
-// reserve books a place for a refused request, in wait from now. It is false
+// bookPlace books a place for a refused request, in wait from now. It is false
 // when there is no room for one more booking.
-func (c *core) reserve(now time.Time, t *Ticket, wait time.Duration) bool {
+func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 	id := requestID{t.key, t.id}
 	if old := c.bookings.byID[id]; old != nil {
 		c.lapse(old)

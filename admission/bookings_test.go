@@ -214,7 +214,7 @@ func TestBooksAddUp(t *testing.T) {
 				tk := &Ticket{id: fmt.Sprint(rapid.IntRange(0, 50).Draw(rt, "id")), key: "k", class: c.classes[rapid.IntRange(0, 1).Draw(rt, "class")]}
 				tk.work, tk.again = float64(rapid.IntRange(1, 100).Draw(rt, "work"))/8, rapid.Bool().Draw(rt, "again")
 				tk.ask.BodyHash = uint64(rapid.IntRange(0, 5).Draw(rt, "body"))
-				require.True(t, c.reserve(w.now, tk, time.Duration(rapid.Int64Range(int64(time.Second), int64(time.Minute)).Draw(rt, "wait"))))
+				require.True(t, c.bookPlace(w.now, tk, time.Duration(rapid.Int64Range(int64(time.Second), int64(time.Minute)).Draw(rt, "wait"))))
 				held[requestID{"k", tk.id}] = c.bookings.byID[requestID{"k", tk.id}]
 			case 2:
 				id := requestID{"k", fmt.Sprint(rapid.IntRange(0, 50).Draw(rt, "id"))}

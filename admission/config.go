@@ -15,10 +15,11 @@ type Config struct {
 	DefaultClass string
 	Replicas     []replica.Config
 	Queue        QueueLimits
-	Keep         float64 // share of promises to keep, 0…1; 0: 0.95
-	Enabled      bool    // false: every request is accepted and none turned away for its deadline
-	Observe      bool    // as if not enabled, but what would have been refused is counted
-	Affinity     bool    // requests go where their prompts are cached, where that is faster
+	Limits       map[string]Limits // by key name; a key that is absent has none
+	Keep         float64           // share of promises to keep, 0…1; 0: 0.95
+	Enabled      bool              // false: every request is accepted and none turned away for its deadline
+	Observe      bool              // as if not enabled, but what would have been refused is counted
+	Affinity     bool              // requests go where their prompts are cached, where that is faster
 	Retry        Retry
 	Breaker      breaker.Config
 	ProbeEvery   time.Duration // health.interval: when a replica that is out may be seen to be back

@@ -40,6 +40,9 @@ func (c *Controller) Admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.mu.Lock()
 	defer c.unlock()
 	ref := c.mu.admit(now, t, ask)
+	if t.tab != nil {
+		t.tab.quota = c.mu.quota(now, t.tab.of)
+	}
 	if ref != nil {
 		t.record.retryAfterS = ref.RetryAfter.Seconds()
 	}

@@ -68,6 +68,42 @@ func TestR4NothingKnownAccepts(t *testing.T) {
 	}
 }
 
+// R4: the first answers of a server that warms up may take many times what the
+// later ones do, and what nobody has tried for a minute may have changed: neither
+// keeps everyone out.
+func TestR4WhatIsHardlyKnownRefusesNobody(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	slow := func(d time.Duration) {
+		w.t.Helper()
+		a := w.granted(w.accept(w.ask()))
+		w.serve(a, d)
+	}
+	refused := func() bool {
+		tk := w.arrive()
+		ref := w.c.Admit(w.now, tk, w.ask())
+		if ref != nil {
+			w.c.End(w.now, tk, Refused, ref.Reason)
+			return true
+		}
+		w.c.Leave(w.now, tk)
+		w.c.End(w.now, tk, Cancelled, "")
+		return false
+	}
+	slow(30 * time.Second) // a warm-up; the deadline is 10 s
+	slow(15 * time.Second) // half the doubt: the mean is 22 s now
+	require.True(t, refused(), "an eleven seconds' mean even at half")
+	w.pass(outdatedAfter - time.Second)
+	require.True(t, refused())
+	w.pass(time.Second)
+	require.False(t, refused(), "nobody has run for a minute")
+	for range 12 {
+		w.pass(outdatedAfter)
+		slow(100 * time.Millisecond)
+	}
+	w.pass(time.Second)
+	require.False(t, refused(), "it is known to be fast now")
+}
+
 func TestR4NeverMeetableSaysSo(t *testing.T) {
 	w := newWorld(t, testConfig(rep("a", 1)))
 	w.teach(300 * time.Second) // first token after 30 s
@@ -313,7 +349,7 @@ func TestAliasesTakeTheFirstThatMeetsTheDeadline(t *testing.T) {
 	w := newWorld(t, testConfig(rep("a", 1), rep("b", 1)))
 	w.report("a", facts("big"))
 	w.report("b", facts("small"))
-	w.c.mu.byName["a"].Speed("big").Learn(replica.Sample{First: 5 * time.Second, Hold: 8 * time.Second})
+	w.learn(w.c.mu.byName["a"], "big", replica.Sample{First: 5 * time.Second, Hold: 8 * time.Second})
 	alias := w.ask()
 	alias.Models = []string{"big", "small"}
 	require.Equal(t, "big", w.granted(w.accept(alias)).Model)

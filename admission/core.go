@@ -34,6 +34,7 @@ type core struct {
 	budget  budget
 	seen    seenBodies
 
+	accounts map[string]*account // of keys that have limits, by name
 	bookings bookings
 
 	noted   map[*replica.Replica]noted
@@ -81,6 +82,7 @@ func (c *core) init(cfg Config, now time.Time) {
 	c.full = map[lane]bool{}
 	c.joined = map[string]string{}
 	c.seen.init()
+	c.accounts = map[string]*account{}
 	c.noted = map[*replica.Replica]noted{}
 	c.q = queue.New[lane](queueClasses(cfg.Classes), now)
 	for i, cl := range cfg.Classes {
@@ -116,6 +118,7 @@ func (c *core) arrive(now time.Time, a Arrival) *Ticket {
 	c.totals.Arrived++
 	c.totals.Queued++
 	c.budget.request(now)
+	c.openTab(now, t)
 	return t
 }
 
@@ -124,6 +127,9 @@ func (c *core) setPhase(t *Ticket, p phase) {
 	c.totals.Queued -= count(t.phase == uploading || t.phase == waiting)
 	c.totals.Running -= count(t.phase == running || t.phase == between)
 	t.class.running -= int(count(t.phase == running || t.phase == between))
+	if t.tab != nil && (t.phase == waiting) != (p == waiting) {
+		t.tab.countQueued(p == waiting, t.work)
+	}
 	t.phase = p
 	c.totals.Queued += count(p == uploading || p == waiting)
 	c.totals.Running += count(p == running || p == between)
@@ -186,6 +192,7 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 		c.finish(now, a, AttemptResult{Kind: ResultClientGone})
 	}
 	c.resolveSuspect(now, t)
+	c.settle(now, t.tab)
 	c.arrivedIn(t)
 	if t.promised { // what it took in truth, instead of what was expected
 		t.class.flow.add(now, t.used-t.promise)

@@ -13,6 +13,9 @@ func (c *core) enqueue(now time.Time, t *Ticket) {
 	t.since = now
 	it := &t.item
 	it.Class, it.Lane, it.Deadline, it.Value = t.class.index, t.lane, t.ask.Deadline, t
+	if t.account().full() {
+		it.Lane.capped = t.account()
+	}
 	it.Bytes, it.Width, it.Work = t.ask.Bytes, t.ask.Width, t.work
 	it.Latest = c.latest(t)
 	c.setPhase(t, waiting)
@@ -59,10 +62,13 @@ func (c *core) dispatch(now time.Time) {
 			return
 		}
 		t := it.Value.(*Ticket)
+		if c.holdBack(t) {
+			continue
+		}
 		m, b := c.choose(now, t)
 		switch {
 		case m == nil:
-			c.full[t.lane] = true
+			c.full[it.Lane] = true
 		case b.m != nil:
 			c.q.Remove(it)
 			c.park(t, b, now)
@@ -82,6 +88,9 @@ func (c *core) dispatch(now time.Time) {
 // laneFull reports whether no replica has a free slot for the lane. Answers
 // are kept for the length of a dispatch, in which slots only become fewer.
 func (c *core) laneFull(now time.Time, l lane) bool {
+	if l.capped.full() {
+		return true
+	}
 	if full, ok := c.full[l]; ok {
 		return full
 	}
@@ -273,6 +282,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	c.occupy(a, m)
 	c.learnReuse(cached, most)
 	t.current = a
+	t.account().begins(a)
 	m.runs.add(held)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
@@ -325,12 +335,22 @@ func (c *core) rebind(now time.Time, r *replica.Replica) {
 		switch {
 		case !r.Available(now) || !c.serves(r, t.lane):
 			c.unbind(t)
-			c.q.Push(&t.item)
+			c.again(t)
 		case r.FreeIn(now, m.pool) >= need(m.pool, t):
 			c.unbind(t)
+			if t.account().full() { // others of its key have begun meanwhile
+				c.again(t)
+				continue
+			}
 			c.assign(now, t, m)
 		}
 	}
+}
+
+// again puts a request that was bound back into the queue.
+func (c *core) again(t *Ticket) {
+	t.item.Class = t.class.index // a reload may have moved the class meanwhile
+	c.q.Push(&t.item)
 }
 
 func (c *core) unbind(t *Ticket) {

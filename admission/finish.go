@@ -65,6 +65,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	v := judgeResult(r)
 	c.processed(now, a, r)
 	c.giveBack(now, a, r.Running)
+	t.tab.spend(r)
 	rep.Attempts++
 	rep.OutputTokens += int64(r.Usage.OutputTokens)
 	t.record.attempts = append(t.record.attempts, AttemptNote{
@@ -94,6 +95,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 	l := &a.lease
 	l.runs.remove(a)
+	a.ticket.account().ends(a)
 	c.q.Meter().Stop(now, a.ticket.class.index, l.width)
 	a.ticket.used += now.Sub(l.begun).Seconds() * float64(l.width)
 	if l.trial {
@@ -290,6 +292,7 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 		return // a load of unknown length is in every figure
 	}
 	l.rep.Speed(a.Model).Learn(s)
+	l.runs.learned = now
 	if u.OutputTokens > 0 {
 		c.learnOutput(t, a.Model, u.OutputTokens)
 	}

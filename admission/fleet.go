@@ -61,6 +61,7 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 	c.recallAll()
 	c.remapClasses(now, cfg)
 	c.configure(cfg)
+	c.relimit(now)
 	c.memory.turn(cfg.Affinity)
 	c.forgetRoutes()
 	old := c.byName

@@ -20,7 +20,7 @@ type forecast struct {
 	slack                    time.Duration // what prompt and rest may take longer
 
 	standing // what has been booked before it
-	account  // what the wait was made of
+	makeup   // what the wait was made of
 
 	at    *member // the busy replica that is worth waiting for; nil: none is
 	known bool    // something has been learned; a forecast that knows nothing accepts
@@ -43,8 +43,8 @@ func (f *forecast) own() time.Duration {
 // total is what is compared with the deadline.
 func (f *forecast) total() time.Duration { return f.wait + f.before + f.own() }
 
-// account is what a forecast wait was made of.
-type account struct {
+// makeup is what a forecast wait was made of.
+type makeup struct {
 	ahead  int           // requests that go before it
 	work   float64       // theirs, in slot-seconds
 	urgent float64       // slots that more urgent classes keep busy
@@ -90,6 +90,29 @@ func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
 	return e
 }
 
+// doubted is what a promise may be refused for: who knows little rather accepts.
+func (e estimate) doubted(m *member) estimate {
+	if d := time.Duration(m.speed.Doubt()); d > 1 {
+		e.prompt, e.rest, e.slack = e.prompt/d, e.rest/d, e.slack/d
+	}
+	return e
+}
+
+// outdatedAfter is when nothing that was learned holds for sure any more.
+const outdatedAfter = time.Minute
+
+// outdated reports whether nobody runs or has run lately on any replica of a lane:
+// if everyone were refused for what was learned before, it would never be
+// learned otherwise.
+func (c *core) outdated(now time.Time, l lane) bool {
+	for _, m := range c.usable(now, l) {
+		if len(m.runs.list) > 0 || now.Sub(m.runs.learned) < outdatedAfter {
+			return false
+		}
+	}
+	return true
+}
+
 // loading is what the model still takes to be in memory.
 func loading(m *member, t *Ticket) time.Duration {
 	if !m.rep.Cold(t.lane.model) {
@@ -121,7 +144,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 	likely := c.likely(c.look(t))
 	for i, m := range members {
 		cached := c.cachedOn(m)
-		e := c.estimate(m, t, cached)
+		e := c.estimate(m, t, cached).doubted(m)
 		if i == 0 || e.own() < best.own() {
 			best = e
 		}
@@ -130,7 +153,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 			t.own = own
 		}
 		if cached != likely {
-			e = c.estimate(m, t, likely)
+			e = c.estimate(m, t, likely).doubted(m)
 		}
 		t.work += float64(e.prompt+e.rest) * float64(need(m.pool, t))
 	}
@@ -150,8 +173,12 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	if f.none {
 		return f
 	}
-	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool { return c.compete(o, t.lane) })
-	if ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
+	held, own := false, c.ownWait(now, t)
+	ahead, work := c.q.Ahead(t.class.index, t.ask.Deadline, t.item.Seq, func(o lane) bool {
+		held = held || o.capped != nil
+		return c.compete(o, t.lane)
+	})
+	if own == 0 && ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
 		if c.found > 0 && t.ask.Width <= 1 {
 			c.atOnce(now, t, members, &f)
 		}
@@ -160,11 +187,15 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	slots, part := c.slotTimes(now, members, t.item.Seq)
 	urgent, n := c.urgentLoad(now, t), float64(max(1, len(slots)))/part
 	mean, rate := fill(slots, part*work, part*urgent), max(n-urgent, 0.05*n)
+	if held {
+		mean = min(mean, c.besideCapped(now, t, slots, part))
+	}
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		mean, rate = min(mean, c.waitAtShare(t, slots, work, share*n)), max(rate, share*n)
 	}
+	mean = max(mean, own)
 	f.wait = t.class.margin.stretch(mean)
-	f.account = account{ahead: ahead, work: work, urgent: urgent, mean: mean}
+	f.makeup = makeup{ahead: ahead, work: work, urgent: urgent, mean: mean}
 	if c.found > 0 {
 		c.inTurn(t, members, &f)
 	}

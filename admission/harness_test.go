@@ -154,8 +154,16 @@ func (w *world) serve(a *Assignment, d time.Duration) {
 func (w *world) teach(d time.Duration) {
 	w.t.Helper()
 	for _, r := range w.c.mu.fleet {
-		r.Speed("m").Learn(replica.Sample{PromptTokens: 100, Prompt: d / 10, First: d / 10, Hold: d})
+		w.learn(r, "m", replica.Sample{PromptTokens: 100, Prompt: d / 10, First: d / 10, Hold: d})
 	}
+}
+
+// learn makes a replica known for sure to serve a model like that.
+func (w *world) learn(r *replica.Replica, model string, s replica.Sample) {
+	for range 3 { // the first two are doubted
+		r.Speed(model).Learn(s)
+	}
+	w.c.mu.runsOn(r.Pool(model)).learned = w.now
 }
 
 func (w *world) snap() *Snapshot {

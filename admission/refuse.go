@@ -25,7 +25,7 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 // there are too many bookings, it is told not to come back.
 func (c *core) tellWhen(now time.Time, t *Ticket, f forecast, r *Refusal) {
 	r.RetryAfter = retryAfter(f.opens)
-	booked := f.own() <= t.ask.Deadline.Sub(now) && r.RetryAfter <= bookSpan && c.reserve(now, t, r.RetryAfter)
+	booked := f.own() <= t.ask.Deadline.Sub(now) && r.RetryAfter <= bookSpan && c.bookPlace(now, t, r.RetryAfter)
 	r.NoRetry = !booked
 	t.record.arithmetic = c.reckon(now, t, &f, r)
 }

@@ -20,6 +20,8 @@ type member struct {
 type runs struct {
 	list   []run
 	parked int // requests that wait for one of them to end
+
+	learned time.Time // when one last told how long it took; zero: never
 }
 
 // run is an attempt with what forecasts need of it, side by side, since they
@@ -60,6 +62,7 @@ type route struct {
 
 // route finds a lane's route.
 func (c *core) route(l lane) *route {
+	l.capped = nil                             // whoever waits for it, the replicas are the same
 	if c.lastRoute != nil && c.lastLane == l { // a decision asks several times
 		return c.lastRoute
 	}
@@ -148,6 +151,7 @@ func (rt *route) look(now time.Time) {
 // compete reports whether requests of lane o could take slots that requests of
 // lane l could take.
 func (c *core) compete(o, l lane) bool {
+	o.capped, l.capped = nil, nil
 	if o == l {
 		return true
 	}

@@ -13,12 +13,13 @@ import (
 // lane is what the queue sorts by beside class and deadline: requests of one
 // lane can be served by exactly the same replicas.
 type lane struct {
-	model   string // as resolved; "" any
-	engines string // names of the engines that serve the path, joined
-	pin     string // only this replica
-	avoid   string // replicas tried already, joined: others first
-	tier    int    // replicas of higher tiers are not needed
-	context int    // only replicas with a larger context than this
+	model   string   // as resolved; "" any
+	engines string   // names of the engines that serve the path, joined
+	pin     string   // only this replica
+	avoid   string   // replicas tried already, joined: others first
+	tier    int      // replicas of higher tiers are not needed
+	context int      // only replicas with a larger context than this
+	capped  *account // whose max_running they wait for; nil: nobody's
 }
 
 // phase is where a request is on its way.
@@ -33,7 +34,7 @@ const (
 )
 
 // Ticket is one request on its way through the gateway, from Arrive to End.
-// Its fields belong to the controller; the holder reads only C and ID.
+// Its fields belong to the controller; the holder reads only C, ID and, before and after Admit, Quota.
 //
 // A waiting ticket receives exactly one Grant on its channel, which has room
 // for one so that the controller never blocks. Leave and a grant can race: the
@@ -73,6 +74,7 @@ type Ticket struct {
 	promised bool // accepted
 	judged   bool // the promise has been called kept or broken
 	pledge   pledge
+	tab      *tab // with its key; nil: that has no limits
 	record   record
 }
 
@@ -91,6 +93,15 @@ func (t *Ticket) ID() string { return t.id }
 
 // C delivers the grant, or the refusal, of a waiting ticket.
 func (t *Ticket) C() <-chan Grant { return t.c }
+
+// Quota is what the key had left when the request arrived, and once Admit has
+// returned, what it has left then; zero where it has no limits.
+func (t *Ticket) Quota() Quota {
+	if t.tab == nil {
+		return Quota{}
+	}
+	return t.tab.quota
+}
 
 // suspect is an answered 5xx that may be the request's fault or the replica's.
 type suspect struct {

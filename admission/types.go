@@ -81,6 +81,7 @@ type Ask struct {
 	Chain        []Part // the prompt's prefix chain, in the same tokens; nil: unknown. It must not change
 	Hint         bool   // Chain says where the request would be best, not what is cached there: a session's id
 	MaxTokens    int    // the request's own maximum; 0 unstated
+	NoOutput     bool   // it makes no tokens: embeddings, rankings
 	Stream       bool   // the client wants a stream
 
 	Deadline       time.Time // first token due

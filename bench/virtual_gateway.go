@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -98,11 +99,21 @@ func (g *gatewayFront) arrive(j *journey) {
 	if j.prompt == nil {
 		j.prompt = chain(nil, r.Prompt...)
 	}
+	if !g.mayAsk(r) {
+		g.refuse(j, &admission.Refusal{Reason: admission.ReasonForbidden})
+		return
+	}
 	if ref := g.ctl.Admit(now, j.way.ticket, g.ask(j, class)); ref != nil {
 		g.refuse(j, ref)
 		return
 	}
 	g.judge.accepted(j)
+}
+
+// mayAsk reports whether the request's key may use its model.
+func (g *gatewayFront) mayAsk(r *Request) bool {
+	allowed := g.keys[r.Key].Models
+	return len(allowed) == 0 || slices.Contains(allowed, "*") || slices.Contains(allowed, r.Model)
 }
 
 // class is the one that the gateway gives a request: as stated or as its key
@@ -211,8 +222,8 @@ func (g *gatewayFront) refuse(j *journey, ref *admission.Refusal) {
 		outcome = admission.Failed
 	}
 	wait := ref.RetryAfter
-	if status == 429 || status == 503 {
-		wait = max(wait, time.Second)
+	if wait <= 0 && (status == 429 || status == 503) {
+		wait = time.Second
 	}
 	if wait > 0 {
 		wait = (wait + time.Millisecond - 1).Truncate(time.Millisecond)

@@ -34,6 +34,12 @@ func wire(file []byte) (admission.Config, error) {
 	for _, k := range c.Classes {
 		out.Classes = append(out.Classes, admission.Class(k))
 	}
+	out.Limits = map[string]admission.Limits{}
+	for _, k := range c.Keys.List {
+		out.Limits[k.Name] = admission.Limits{
+			RequestsPerMinute: k.RequestsPerMinute, TokensPerMinute: k.TokensPerMinute, MaxRunning: k.MaxRunning, MaxQueued: k.MaxQueued,
+		}
+	}
 	for _, r := range c.Replicas {
 		out.Replicas = append(out.Replicas, replica.Config{Name: r.Name, URL: r.URL, Engine: replica.Engine(r.Engine), Slots: r.Slots, Models: r.Models, Tier: r.Tier})
 	}

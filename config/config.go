@@ -91,10 +91,10 @@ type Key struct {
 	Weight            float64  `yaml:"weight" in:"(0,1000]" later:"fair shares between keys"`
 	Class             string   `yaml:"class"`     // empty: default_class
 	MaxClass          string   `yaml:"max_class"` // empty: any
-	RequestsPerMinute int      `yaml:"requests_per_minute" in:"[0,)" later:"limits per key"`
-	TokensPerMinute   int      `yaml:"tokens_per_minute" in:"[0,)" later:"limits per key"`
-	MaxRunning        int      `yaml:"max_running" in:"[0,)" later:"limits per key"`
-	MaxQueued         int      `yaml:"max_queued" in:"[0,)" later:"limits per key"`
+	RequestsPerMinute int      `yaml:"requests_per_minute" in:"[0,1000000000]"`
+	TokensPerMinute   int      `yaml:"tokens_per_minute" in:"[0,1000000000]"`
+	MaxRunning        int      `yaml:"max_running" in:"[0,)"`
+	MaxQueued         int      `yaml:"max_queued" in:"[0,)"`
 	Models            []string `yaml:"models" form:"model" need:"yes"` // "*": any
 }
 

@@ -105,7 +105,6 @@ affinity: {enabled: true, pin_slots: true}
 `)
 	require.Equal(t, []string{
 		"fair shares between keys: not in force in this version, though the file sets keys.list[0].weight",
-		"limits per key: not in force in this version, though the file sets keys.list[0].max_running, keys.list[1].tokens_per_minute",
 	}, c.NotYetInForce())
 	require.Empty(t, parse(t, "affinity: {pin_slots: true}\n").NotYetInForce())
 }

@@ -114,8 +114,8 @@ func (g *Gateway) deny(w http.ResponseWriter, f dialect.Format, id string, d *de
 // other answers only where the refusal gives one.
 func (d *denial) retryHeaders(h http.Header, status int) {
 	wait := d.RetryAfter
-	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-		wait = max(wait, time.Second)
+	if wait <= 0 && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {
+		wait = time.Second
 	}
 	if wait > 0 {
 		h["Retry-After"] = []string{strconv.FormatInt(roundUp(wait, time.Second), 10)}

@@ -34,7 +34,7 @@ func (j *job) begin(h head) {
 		switch {
 		case name == "Vary":
 			to[name] = append(to[name], values...)
-		case !ours(name):
+		case !ours(name) && !(j.limited && quotaHeader(name)):
 			to[name] = values
 		}
 	}

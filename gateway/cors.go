@@ -8,7 +8,9 @@ import (
 
 // exposed are the answer headers that a page of an allowed origin may read.
 const exposed = "X-Request-ID, X-Switchyard-Replica, X-Switchyard-Attempts, X-Switchyard-Class, " +
-	"X-Switchyard-Queue-Ms, X-Switchyard-Affinity, X-Switchyard-Reason, Retry-After, retry-after-ms, x-should-retry"
+	"X-Switchyard-Queue-Ms, X-Switchyard-Affinity, X-Switchyard-Reason, Retry-After, retry-after-ms, x-should-retry, " +
+	"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, " +
+	"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 
 // cors adds what lets a browser's page of an allowed origin read the answer,
 // and reports whether r was a preflight that needs nothing but that.

@@ -225,6 +225,7 @@ func (q *visit) close() {
 	e := &q.end
 	decision := q.g.controller.End(time.Now(), q.ticket, e.outcome, e.reason)
 	if e.denial != nil {
+		q.tellQuota()
 		e.status = q.deny(e.denial)
 		from := q.bodyAt
 		if from.IsZero() {
@@ -263,6 +264,7 @@ func (q *visit) readable() bool {
 	j := new(job)
 	j.gw, j.w, j.r, j.ep, j.ticket = q.g, q.w, q.r, q.ep, q.ticket
 	j.id, j.key, j.headersAt = q.id, q.keyName(), q.at
+	j.limited = q.ticket.Quota() != (admission.Quota{})
 	j.body, j.freeBody = body, free
 	q.job = j
 	if j.ask, err = dialect.Parse(q.ep, body); err != nil {
@@ -289,6 +291,7 @@ func (q *visit) admitted() bool {
 	}
 	ref := q.g.controller.Admit(time.Now(), q.ticket, ask)
 	if ref == nil {
+		q.tellQuota()
 		return true
 	}
 	d = &denial{Refusal: *ref}
@@ -314,6 +317,7 @@ func (q *visit) askFor(j *job) (admission.Ask, *denial) {
 		Path: q.ep.Path, Engines: q.g.enginesOf(q.ep),
 		Width: max(1, j.ask.Width), Bytes: q.size, BodyHash: hashOf(q.keyName(), j.body), Try: tryOf(q.r.Header),
 		PromptTokens: j.ask.PromptTokens, MaxTokens: j.ask.MaxTokens, Stream: j.ask.Stream,
+		NoOutput: q.ep.Kind == dialect.KindEmbed || q.ep.Kind == dialect.KindRerank,
 		Deadline: due, ClientDeadline: stated, Once: j.ask.Store,
 	}
 	ask.Chain, ask.Hint = q.chain(&j.ask)

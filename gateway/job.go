@@ -29,6 +29,7 @@ type job struct {
 	id        string
 	class     string
 	key       string
+	limited   bool // its key has limits per minute, which its answer tells
 	headersAt time.Time
 	deadline  time.Time // the client's own; zero where it stated none
 

@@ -77,7 +77,7 @@ func (g *Gateway) stopping(now time.Time) *denial {
 	if until == nil {
 		return nil
 	}
-	return &denial{Refusal: admission.Refusal{Reason: admission.ReasonDraining, RetryAfter: until.Sub(now)}}
+	return &denial{Refusal: admission.Refusal{Reason: admission.ReasonDraining, RetryAfter: max(time.Second, until.Sub(now))}}
 }
 
 // cutting returns a channel that closes when the time to drain is over. Who is

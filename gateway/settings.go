@@ -116,10 +116,11 @@ type view struct {
 	Settings
 	ranks   map[string]int // class name → place, 0 most urgent
 	aliases map[string][]string
-	links   map[string]*link // by replica name
-	retired map[string]*link // of the view before, for attempts granted just before a reload
-	via     string           // pseudonym in Via
-	viaLine string           // its entry there
+	byHash  map[[8]byte][]int // places in Keys, by the first bytes of their hashes
+	links   map[string]*link  // by replica name
+	retired map[string]*link  // of the view before, for attempts granted just before a reload
+	via     string            // pseudonym in Via
+	viaLine string            // its entry there
 }
 
 // link is the connection to a replica.
@@ -139,11 +140,16 @@ func newView(s Settings, old *view) *view {
 		aliases:  map[string][]string{},
 		links:    map[string]*link{},
 		retired:  map[string]*link{},
+		byHash:   make(map[[8]byte][]int, len(s.Keys)),
 	}
 	v.via = "switchyard-" + v.Instance
 	v.viaLine = "1.1 " + v.via
 	for i, c := range v.Classes {
 		v.ranks[c.Name] = i
+	}
+	for i := range v.Keys {
+		start := [8]byte(v.Keys[i].Hash[:8])
+		v.byHash[start] = append(v.byHash[start], i)
 	}
 	for _, a := range v.Aliases {
 		v.aliases[a.Name] = a.Candidates

@@ -49,6 +49,7 @@ type rigging struct {
 	retry      admission.Retry
 	settings   Settings
 	breaker    breaker.Config
+	limits     map[string]admission.Limits
 	faulty     bool  // the gateway panics at each first token
 	parkBehind int64 // 0: whoever waits is parked
 	observing  bool  // do not turn requests away for their deadlines
@@ -81,7 +82,7 @@ func newRig(t *testing.T, tr *troupe, changes ...func(*rigging)) *rig {
 	cfg := admission.Config{
 		Classes: []admission.Class{{Name: "standard", Deadline: time.Minute}}, DefaultClass: "standard",
 		Queue: admission.QueueLimits{MaxRequests: 1000, MaxBytes: 1 << 30}, Enabled: !o.observing, Observe: o.observing,
-		Affinity: o.affinity, Retry: o.retry, Breaker: o.breaker, ProbeEvery: 2 * time.Second,
+		Affinity: o.affinity, Retry: o.retry, Breaker: o.breaker, Limits: o.limits, ProbeEvery: 2 * time.Second,
 	}
 	o.settings.Classes = []Class{{"standard", time.Minute}}
 	o.settings.DefaultClass = "standard"

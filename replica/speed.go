@@ -19,6 +19,7 @@ type Speed struct {
 	figures           // where the model runs now
 	elsewhere figures // as they were on the GPU while it is on the CPU, and the other way round
 	onCPU     bool
+	samples   int     // in all
 	load      mean    // seconds a load took
 	late      float64 // see Late
 	lateBy    float64 // e^late − 1
@@ -55,6 +56,7 @@ const minPromptSample = 16
 
 // Learn takes a sample in.
 func (s *Speed) Learn(x Sample) {
+	s.samples++
 	s.watch(x)
 	if x.Prompt > 0 && x.PromptTokens > 0 {
 		s.learnPrompt(x.Prompt.Seconds()*s.clock(), float64(x.PromptTokens))
@@ -90,6 +92,19 @@ func (f *figures) learnPrompt(seconds, tokens float64) {
 	if p := f.promptPerToken; p.known() && tokens <= small*f.large {
 		f.start += meanWeight * (min(max(0, seconds-p.v*tokens), small*p.v*f.large) - f.start)
 	}
+}
+
+// Doubt is how many times too long what was learned so far may be: the first
+// answers of a server that warms up, or on a machine that starts, say little of
+// the later ones. It is 1 from the third sample on.
+func (s *Speed) Doubt() int {
+	switch s.samples {
+	case 1:
+		return 4
+	case 2:
+		return 2
+	}
+	return 1
 }
 
 func (x *Sample) decode() float64 { return x.Decode.Seconds() / float64(x.OutputTokens-1) }

@@ -86,7 +86,6 @@ keys:
   classes     interactive 10s, standard 1m (default), batch 15m
   aliases     1
   keys        1, optional
-note: limits per key: not in force in this version, though the file sets keys.list[0].max_running
 note: listen 0.0.0.0:8700 is open to other machines and keys.required is false: anybody who reaches it can use the replicas
 note: ` + path + `:5: replicas[1].api_key_env: the environment variable SWITCHYARD_TEST_NOT_SET is not set: want it set to the token (not here now; serve will not start without it)
 `, ""}, command(t, "check", path))

@@ -39,6 +39,7 @@ func controllerConfig(c *config.Config) admission.Config {
 	for _, cl := range c.Classes {
 		out.Classes = append(out.Classes, admission.Class{Name: cl.Name, Deadline: cl.Deadline, MinShare: cl.MinShare})
 	}
+	out.Limits = limitsOf(c.Keys.List)
 	for _, r := range c.Replicas {
 		out.Replicas = append(out.Replicas, replica.Config{
 			Name: r.Name, URL: r.URL, Engine: replica.Engine(r.Engine), Slots: r.Slots, Models: r.Models, Tier: r.Tier,
@@ -46,6 +47,20 @@ func controllerConfig(c *config.Config) admission.Config {
 		})
 	}
 	return out
+}
+
+// limitsOf gives the limits of the keys that have any.
+func limitsOf(keys []config.Key) map[string]admission.Limits {
+	limits := map[string]admission.Limits{}
+	for _, k := range keys {
+		l := admission.Limits{
+			RequestsPerMinute: k.RequestsPerMinute, TokensPerMinute: k.TokensPerMinute, MaxRunning: k.MaxRunning, MaxQueued: k.MaxQueued,
+		}
+		if l != (admission.Limits{}) {
+			limits[k.Name] = l
+		}
+	}
+	return limits
 }
 
 // site is a configuration with what it refers to outside of itself: variables,

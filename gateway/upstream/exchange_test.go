@@ -353,7 +353,7 @@ func TestSlowWritesGoOnR7(t *testing.T) {
 			s := serveOn(t, l, slow)
 			t.Cleanup(func() { close(done) })
 			c := s.client(t, o)
-			r := &Request{Method: "POST", Target: "/", Body: bytes.Repeat([]byte("0123456789abcdef"), 1<<20), Stall: patient}
+			r := &Request{Method: "POST", Target: "/", Body: bytes.Repeat([]byte("0123456789abcdef"), 3<<19), Stall: patient}
 
 			began := time.Now()
 			x, err := c.Start(context.Background(), r, in(deadline))
