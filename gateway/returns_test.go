@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -66,6 +67,8 @@ func TestRefusedClientsComeBackR14(t *testing.T) {
 	slow := func(k *call) { k.wait(300 * time.Millisecond); f.good(true)(k) }
 	tr := newTroupe(t, slow, slow, slow, func(k *call) { reach(busy); <-release; f.good(true)(k) }, f.good(true))
 	r := newRig(t, tr, func(o *rigging) { o.replicas, o.slots = 1, 1 })
+	free := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free)
 	for range 3 { // 0.3 s is what a first token takes
 		require.Equal(t, http.StatusOK, r.post(f.path, f.body(true)).status)
 	}
@@ -97,7 +100,7 @@ func TestRefusedClientsComeBackR14(t *testing.T) {
 		})
 	}))
 
-	close(release)
+	free()
 	require.True(t, soon(func() bool { return time.Since(told) > 1050*time.Millisecond }))
 	require.Equal(t, http.StatusOK, ask("one").status)
 	require.Zero(t, r.ctl.Snapshot(time.Now()).Classes[0].Booked)
