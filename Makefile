@@ -54,6 +54,11 @@ deploy-check: ## Dockerfile, compose file, Prometheus rules, as far as that goes
 bench: ## the benchmarks of the parts
 	go test -run '^$$' -bench . -benchmem ./...
 
+.PHONY: test-browser
+test-browser: ## the dashboard in Chromium, and axe-core's view of it; skipped with a word where they are missing
+	@command -v npm >/dev/null && npm ci --prefix dashboard/browser --ignore-scripts --no-audit --no-fund --loglevel=error || echo "axe-core could not be fetched: accessibility is not checked"
+	cd dashboard/browser && go vet . && go test -v -count=1 -timeout 10m .
+
 .PHONY: test-engines
 test-engines: ## tests against a real Ollama; skipped with a word where there is none
 	go test -v -count=1 -timeout 15m -run 'RealEngine' ./simserver ./cmd/switchyard

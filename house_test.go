@@ -18,7 +18,7 @@ import (
 )
 
 // pure packages decide and never wait: no clock, no goroutine, no I/O.
-var pure = []string{"queue", "breaker", "affinity", "admission", "replica", "simserver/model"}
+var pure = []string{"queue", "breaker", "affinity", "admission", "replica", "simserver/model", "dashboard/history"}
 
 // impure names what a pure package must not import; time may be imported, but
 // not its clock and timers.
@@ -32,17 +32,18 @@ var (
 // mayImport says which packages of the module each package may import; one
 // that is missing may import none. cmd may import everything.
 var mayImport = map[string][]string{
-	"replica":          {"breaker", "affinity"},
-	"replica/probe":    {"replica"},
-	"replica/gpu":      {"replica"},
-	"admission":        {"queue", "replica", "affinity", "breaker"},
-	"gateway":          {"admission", "dialect", "replica", "gateway/upstream", "gateway/socket"},
-	"gateway/upstream": {"gateway/socket"},
-	"telemetry":        {"admission", "gateway"},
-	"dashboard":        {"admission", "telemetry"},
-	"simserver":        {"simserver/model"},
-	"bench":            {"admission", "replica", "simserver", "simserver/model"},
-	"cmd/switchyard":   {"*"},
+	"replica":           {"breaker", "affinity"},
+	"replica/probe":     {"replica"},
+	"replica/gpu":       {"replica"},
+	"admission":         {"queue", "replica", "affinity", "breaker"},
+	"gateway":           {"admission", "dialect", "replica", "gateway/upstream", "gateway/socket"},
+	"gateway/upstream":  {"gateway/socket"},
+	"telemetry":         {"admission", "gateway"},
+	"dashboard":         {"admission", "telemetry", "dashboard/history"},
+	"dashboard/history": {"admission"},
+	"simserver":         {"simserver/model"},
+	"bench":             {"admission", "replica", "simserver", "simserver/model"},
+	"cmd/switchyard":    {"*"},
 }
 
 type file struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // benchWorld has n replicas of four slots each, all busy when full.
-func benchWorld(b *testing.B, n, queued int) (*Controller, time.Time, []*Assignment) {
+func benchWorld(b testing.TB, n, queued int) (*Controller, time.Time, []*Assignment) {
 	b.Helper()
 	var cfgs []replica.Config
 	for i := range n {

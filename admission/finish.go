@@ -68,9 +68,9 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	t.tab.spend(r)
 	rep.Attempts++
 	rep.OutputTokens += int64(r.Usage.OutputTokens)
-	t.record.attempts = append(t.record.attempts, AttemptNote{
-		Replica: a.Replica, Result: v.label, Ms: float64(now.Sub(a.lease.begun)) / float64(time.Millisecond),
-	})
+	rep.PromptTokens += int64(r.Usage.PromptTokens)
+	rep.CachedTokens += int64(r.Usage.CachedTokens)
+	t.record.attempts = append(t.record.attempts, attemptNote(now, a, r, v.label))
 	c.setPhase(t, between)
 	t.current = nil
 	c.passedFirstToken(now, a)

@@ -18,6 +18,7 @@ type Snapshot struct {
 	Promises Promises       `json:"promises"`
 	Classes  []ClassState   `json:"classes"`
 	Replicas []ReplicaState `json:"replicas"`
+	Waiting  *Waiting       `json:"waiting,omitempty"` // Watch alone fills it in
 }
 
 // Totals are the books of rule R13.
@@ -91,6 +92,10 @@ type ReplicaState struct {
 	Attempts          int64             `json:"attempts"`
 	AttemptsFailed    int64             `json:"attempts_failed"`
 	ConsecutiveFailed int               `json:"consecutive_failed"`
+	BusyByClass       []int             `json:"busy_by_class,omitempty"` // slots, classes as in Classes; Watch alone fills it in
+	PromptTokens      int64             `json:"prompt_tokens"`           // of attempts that have ended, as these three
+	CachedTokens      int64             `json:"cached_tokens"`
+	OutputTokens      int64             `json:"output_tokens"`
 }
 
 // SlotState is a replica's slot ledger. Total = Free + Busy + Zombie + Foreign
@@ -108,6 +113,7 @@ type BreakerState struct {
 	State      string  `json:"state"`     // closed, half-open, open
 	Allowance  float64 `json:"allowance"` // share of slots, 0…1
 	Reason     string  `json:"reason,omitempty"`
+	OpenS      float64 `json:"open_s"` // for how long it has been open; 0 unless open
 	NextTrialS float64 `json:"next_trial_s"`
 }
 

@@ -64,12 +64,14 @@ func replicaState(now time.Time, r *replica.Replica) ReplicaState {
 		Up: r.Up, Loading: r.Facts.Loading, Err: r.Err, Draining: r.Draining, Tier: r.Config.Tier,
 		Breaker:  BreakerState{State: v.State.String(), Allowance: v.Share, Reason: v.Reason},
 		HeldOffS: max(0, r.HoldUntil.Sub(now).Seconds()), AnyModel: r.Facts.AnyModel, ModelsRead: r.Facts.ModelsRead,
+		PromptTokens: r.PromptTokens, CachedTokens: r.CachedTokens, OutputTokens: r.OutputTokens,
 		Slow: r.Slow, Misconfigured: r.Flagged, Attempts: r.Attempts, AttemptsFailed: r.Failed, ConsecutiveFailed: v.Consecutive,
 	}
 	if g := r.GPU; g.Source != "" {
 		rs.GPU = &g
 	}
 	if v.State == breaker.Open {
+		rs.Breaker.OpenS = max(0, now.Sub(v.Opened).Seconds())
 		rs.Breaker.NextTrialS = max(0, v.NextTrial.Sub(now).Seconds())
 	}
 	r.Speeds(func(_ string, s *replica.Speed) {
@@ -78,6 +80,19 @@ func replicaState(now time.Time, r *replica.Replica) ReplicaState {
 	})
 	rs.Models, rs.Slots = modelStates(r)
 	return rs
+}
+
+// busyByClass tells whose work holds a replica's busy slots.
+func (c *core) busyByClass(r *replica.Replica) []int {
+	n := make([]int, len(c.classes))
+	r.Pools(func(_ string, p *replica.Slots) {
+		if rs := c.running[p]; rs != nil {
+			for i := range rs.list {
+				n[rs.list[i].a.ticket.class.index] += rs.list[i].width
+			}
+		}
+	})
+	return n
 }
 
 // modelStates lists a replica's models, and sums its ledgers: where slots are

@@ -104,7 +104,7 @@ type Breaker struct {
 	window window
 
 	// while open
-	until time.Time
+	until, opened time.Time
 
 	// while half-open
 	share float64
@@ -234,6 +234,7 @@ type View struct {
 	Share       float64   // share of slots that may be used, 0…1
 	Reason      string    // why it is not closed; empty while closed
 	NextTrial   time.Time // end of the cool-down; zero unless open
+	Opened      time.Time // when it last opened; zero unless open
 	Consecutive int       // failures in a row, among results that counted
 }
 
@@ -247,7 +248,7 @@ func (b *Breaker) View(now time.Time) View {
 	case HalfOpen:
 		v.Share = b.share
 	case Open:
-		v.NextTrial = b.until
+		v.NextTrial, v.Opened = b.until, b.opened
 	}
 	return v
 }
@@ -300,7 +301,7 @@ func (b *Breaker) reopen(now time.Time, what string) {
 func (b *Breaker) startCooldown(now time.Time, reason string) {
 	b.state = Open
 	b.period++
-	b.until = now.Add(b.cooldown())
+	b.opened, b.until = now, now.Add(b.cooldown())
 	b.reason = reason
 }
 

@@ -149,7 +149,7 @@ func TestR9TripOpensAtOnce(t *testing.T) {
 	old := b.Begin(t0)
 	b.Trip(t0, "connection refused")
 	v := b.View(t0)
-	require.Equal(t, View{State: Open, Reason: "connection refused", NextTrial: t0.Add(5 * time.Second)}, v)
+	require.Equal(t, View{State: Open, Reason: "connection refused", NextTrial: t0.Add(5 * time.Second), Opened: t0}, v)
 	b.Done(t0, old, Success)
 	require.Equal(t, v, b.View(t0))
 }

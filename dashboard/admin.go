@@ -1,6 +1,7 @@
 // Package dashboard is the admin side: the page, its live stream, and the API
 // under /admin/. It renders snapshots and passes operators' wishes on; it
-// holds no state of its own and never touches the data plane.
+// holds no state of its own but the charts' past and never touches the data
+// plane.
 package dashboard
 
 import (
@@ -37,7 +38,8 @@ type Admin struct {
 	feed feed
 }
 
-// Handler returns the routes. Close ends the live streams it serves.
+// Handler returns the routes. Run feeds the live streams it serves, Close ends
+// them.
 func (a *Admin) Handler() http.Handler {
 	a.feed.init()
 	a.Decisions.OnEnd(a.feed.ended)
@@ -53,6 +55,7 @@ func (a *Admin) Handler() http.Handler {
 	locked("GET /metrics", metrics.ServeHTTP)
 	locked("GET /admin/state", a.state)
 	locked("GET /admin/events", a.events)
+	locked("GET /admin/history", a.history)
 	locked("GET /admin/decisions", a.decisions)
 	locked("GET /admin/decisions/{id}", a.decision)
 	locked("POST /admin/replicas/{name}/drain", a.drain(true))
@@ -119,7 +122,7 @@ func (a *Admin) readyz(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (a *Admin) state(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, a.Controller.Snapshot(time.Now()))
+	writeJSON(w, http.StatusOK, a.Controller.Watch(time.Now()))
 }
 
 // defaultDecisions is how many decisions a request without a limit gets.

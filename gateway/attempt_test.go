@@ -99,7 +99,7 @@ func TestHeadersToTheClient(t *testing.T) {
 	require.Equal(t, []string{"a=1", "b=2"}, h.Values("Set-Cookie"))
 }
 
-// slowly reads 64 KiB in 20 ms, and nothing any more after most bytes.
+// slowly reads 64 KiB in 80 ms, and nothing any more after most bytes.
 type slowly struct {
 	net.Conn
 	n, most int
@@ -114,7 +114,7 @@ func (c *slowly) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p[:min(len(p), 64<<10)])
 	before := c.n
 	if c.n += n; before>>16 != c.n>>16 {
-		<-time.After(20 * time.Millisecond)
+		<-time.After(80 * time.Millisecond)
 	}
 	return n, err
 }
@@ -125,7 +125,7 @@ func (c *slowly) Read(p []byte) (int, error) {
 func TestASlowUploadIsNoHangR7(t *testing.T) {
 	const floor = 3 * time.Second
 	f := faces[0]
-	body := strings.Replace(f.body(true), "hello there", strings.Repeat("hello there ", 1<<20), 1)
+	body := strings.Replace(f.body(true), "hello there", strings.Repeat("hello there ", 1<<18), 1)
 	quick := func(o *rigging) {
 		o.retry.FirstTokenFloor, o.retry.LoadTimeout = floor, floor
 		o.observing = true

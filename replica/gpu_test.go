@@ -45,7 +45,7 @@ func TestR16AFatalErrorOpensTheBreaker(t *testing.T) {
 	f.Fault = "Xid 79 on GPU 0: it has fallen off the bus"
 	r.ObserveGPU(t0, f)
 	require.False(t, r.Available(t0))
-	require.Equal(t, breaker.View{State: breaker.Open, Reason: f.Fault, NextTrial: t0.Add(time.Second)}, r.Breaker.View(t0))
+	require.Equal(t, breaker.View{State: breaker.Open, Reason: f.Fault, NextTrial: t0.Add(time.Second), Opened: t0}, r.Breaker.View(t0))
 	later := t0.Add(2 * time.Second)
 	f.Fault = ""
 	r.ObserveGPU(later, f)

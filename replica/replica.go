@@ -53,6 +53,8 @@ type Replica struct {
 
 	Attempts, Failed int64 // attempts ended, and those that counted as failures
 	OutputTokens     int64 // that those attempts made
+	PromptTokens     int64 // that they were given, as far as their answers said
+	CachedTokens     int64 // of those, taken from its prompt cache
 
 	pause     time.Duration // next hold-off when the replica names none
 	failed    int           // failed rounds in a row

@@ -118,6 +118,7 @@ func (a *app) start() error {
 	ctx, end := context.WithCancel(context.Background())
 	a.end = end
 	a.background.Go(func() { a.gateway.Run(ctx) })
+	a.background.Go(func() { a.admin.Run(ctx) })
 	a.background.Go(func() { a.serve(a.data, data, a.gateway.Serve) })
 	a.background.Go(func() { a.serve(a.ops, ops, (*http.Server).Serve) })
 	for _, t := range a.site.targets() {
