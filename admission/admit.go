@@ -19,8 +19,9 @@ import (
 //     deadline is taken, else the first that is served;
 //  5. a full queue refuses, or too many of its key's in it, unless a slot is
 //     free now;
-//  6. a forecast past the deadline refuses (R4), unless admission only observes;
-//  7. otherwise the request is charged to its key, promised, queued, and the
+//  6. one that comes back is held to what it was told (R14);
+//  7. a forecast past the deadline refuses (R4), unless admission only observes;
+//  8. otherwise the request is charged to its key, promised, queued, and the
 //     queue is dispatched.
 func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	t.ask, t.engines = ask, c.joinEngines(ask.Engines)
@@ -37,6 +38,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 		return ref
 	}
 	t.class.claims.came(now, t.key, c.weightOf(t.key))
+	c.recognise(now, t)
 	f := c.chooseModel(now, t, models)
 	c.foresee(now, t, &f)
 	t.record.forecastS = f.firstToken().Seconds()
@@ -49,11 +51,16 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	if ref := c.queueOverLimit(now, t, f); ref != nil {
 		return ref
 	}
-	if late := f.total() - ask.Deadline.Sub(now); late > 0 && c.cfg.Enabled && f.known && !c.outdated(now, t.lane) {
+	late := c.cfg.Enabled && f.known && f.total() > ask.Deadline.Sub(now) && !c.outdated(now, t.lane)
+	if ref := c.returned(now, t, f, late); ref != nil {
+		return ref
+	}
+	if late {
 		if !c.cfg.Observe {
-			return c.unmeetable(f, ask, late, now)
+			return c.unmeetable(now, t, f)
 		}
 		t.record.wouldRefuse = true
+		t.record.arithmetic = c.reckon(now, t, &f, nil)
 	}
 	t.tab.charge()
 	c.pledge(now, t, f)
@@ -274,29 +281,6 @@ func (c *core) queueFull(now time.Time, ask Ask, f forecast) *Refusal {
 	}
 	return nil
 }
-
-// unmeetable is the refusal of a forecast that is past the deadline by late.
-func (c *core) unmeetable(f forecast, ask Ask, late time.Duration, now time.Time) *Refusal {
-	what := "the first token"
-	if ask.ClientDeadline && !ask.Stream {
-		what = "the answer"
-	}
-	never := f.own() > ask.Deadline.Sub(now)
-	r := &Refusal{
-		Reason: ReasonDeadlineUnmeetable, RetryAfter: retryAfter(late), NoRetry: never,
-		Message: fmt.Sprintf("%s would come in about %s, later than the deadline of %s",
-			what, round(f.total()), round(ask.Deadline.Sub(now))),
-	}
-	if never {
-		r.Message = fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s",
-			what, round(f.own()), round(ask.Deadline.Sub(now)))
-	}
-	return r
-}
-
-// retryAfter is an honest wait: never less than a second, since Retry-After
-// has whole ones and an earlier return would be refused again.
-func retryAfter(d time.Duration) time.Duration { return max(d, time.Second) }
 
 // round leaves what a person reads: tenths of a second, milliseconds below one.
 func round(d time.Duration) time.Duration {

@@ -75,16 +75,93 @@ func BenchmarkRound(b *testing.B) {
 func BenchmarkRefusal(b *testing.B) {
 	for _, n := range []int{2, 100, 1000} {
 		b.Run(fmt.Sprintf("replicas=%d", n), func(b *testing.B) {
-			c, now, _ := benchWorld(b, n, 1000)
-			ask := benchAsk(now)
-			ask.Deadline = now.Add(time.Millisecond)
+			r := newRefuser(b, n, 1000)
 			for b.Loop() {
-				t := c.Arrive(now, Arrival{ID: "b", Class: "standard", At: now})
-				c.Admit(now, t, ask)
-				c.End(now, t, Refused, ReasonDeadlineUnmeetable)
+				r.next(func(do func()) { do() })
 			}
+			b.ReportMetric(float64(len(r.c.mu.bookings.byID)), "booked")
 		})
 	}
+}
+
+// refuser asks 5,000 times a second for what would come too late, and comes
+// back in time with each tenth.
+type refuser struct {
+	b   *testing.B
+	c   *Controller
+	now time.Time
+	ids []string
+	i   int
+	due map[int64][]int // returns by millisecond
+}
+
+func newRefuser(b *testing.B, replicas, queued int) *refuser {
+	r := &refuser{b: b, due: map[int64][]int{}}
+	r.c, r.now, _ = benchWorld(b, replicas, queued)
+	r.now = r.now.Add(80 * time.Second) // what runs is expected to run 10 s still
+	for i := range 2 * maxBookings {
+		r.ids = append(r.ids, fmt.Sprint("b", i))
+	}
+	for range 50000 { // more than ten seconds
+		r.next(func(do func()) { do() })
+	}
+	return r
+}
+
+func (r *refuser) next(held func(do func())) {
+	r.i++
+	before := r.now.UnixMilli()
+	r.now = r.now.Add(200 * time.Microsecond)
+	r.refuse(r.i, held)
+	if ms := r.now.UnixMilli(); ms > before {
+		for _, i := range r.due[ms] {
+			r.refuse(i, held)
+		}
+		delete(r.due, ms)
+	}
+}
+
+func (r *refuser) refuse(i int, held func(do func())) {
+	ask := benchAsk(r.now)
+	ask.Deadline, ask.BodyHash = r.now.Add(5*time.Second), uint64(i)
+	var t *Ticket
+	var ref *Refusal
+	held(func() {
+		t = r.c.Arrive(r.now, Arrival{ID: r.ids[i%len(r.ids)], Key: "k", Class: "standard", At: r.now})
+	})
+	held(func() { ref = r.c.Admit(r.now, t, ask) })
+	if ref == nil {
+		r.b.Fatal("accepted")
+	}
+	held(func() { r.c.End(r.now, t, Refused, ReasonDeadlineUnmeetable) })
+	if i%10 == 0 {
+		ms := r.now.Add(ref.RetryAfter).UnixMilli() + 1
+		r.due[ms] = append(r.due[ms], i)
+	}
+}
+
+// BenchmarkDecision is one decision on arrival with 10,000 waiting on 100
+// replicas: Arrive, Admit, End.
+func BenchmarkDecision(b *testing.B) {
+	b.Run("promise", func(b *testing.B) {
+		c, now, _ := benchWorld(b, 100, 10000)
+		for b.Loop() {
+			now = now.Add(time.Millisecond)
+			t := c.Arrive(now, Arrival{ID: "b", Class: "standard", At: now})
+			if c.Admit(now, t, benchAsk(now)) != nil {
+				b.Fatal("refused")
+			}
+			c.Leave(now, t)
+			c.End(now, t, Cancelled, "")
+		}
+	})
+	b.Run("refusal", func(b *testing.B) {
+		r := newRefuser(b, 100, 10000)
+		for b.Loop() {
+			r.next(func(do func()) { do() })
+		}
+		b.ReportMetric(float64(len(r.c.mu.bookings.byID)), "booked")
+	})
 }
 
 // BenchmarkChoose is the choice among replicas (R3, R6: at most 20 µs among

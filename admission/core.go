@@ -36,6 +36,7 @@ type core struct {
 	seen    seenBodies
 
 	accounts map[string]*account // of keys that have limits, by name
+	bookings bookings
 
 	noted   map[*replica.Replica]noted
 	changes int // of any replica's availability
@@ -68,6 +69,8 @@ type classBook struct {
 	flow                  flow
 	margin                margin
 	claims                claims
+	returns               returns
+	observed              Observed
 	latest                lane   // of the last accepted request: what a newcomer is likely to ask for
 	latestKey             string // and who
 }
@@ -210,7 +213,13 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 	default:
 		panic("admission: request " + t.id + " ended without an outcome")
 	}
-	if t.promised && !t.judged && (o == Failed || o == Refused) {
+	switch {
+	case !t.promised || t.judged:
+	case t.record.wouldRefuse && now.After(t.ask.Deadline):
+		c.compare(now, t)
+	case t.record.wouldRefuse:
+		t.class.observed.Unknown++
+	case o == Failed || o == Refused:
 		c.broken(now, t) // a replica's own 4xx, passed on, breaks no promise
 	}
 	return t.decided(now, t.class.name, o, r)
@@ -221,6 +230,10 @@ func (c *core) judge(now time.Time, t *Ticket) {
 	if t.judged || !t.promised {
 		return
 	}
+	if t.record.wouldRefuse {
+		c.compare(now, t)
+		return
+	}
 	if t.ask.Deadline.IsZero() || !now.After(t.ask.Deadline) {
 		t.judged = true
 		c.promise.Kept++
@@ -229,6 +242,19 @@ func (c *core) judge(now time.Time, t *Ticket) {
 		return
 	}
 	c.broken(now, t)
+}
+
+// compare tells of a request that would have been refused whether that would
+// have been right. It was promised nothing, so it is in no promise's count.
+func (c *core) compare(now time.Time, t *Ticket) {
+	t.judged = true
+	in := !now.After(t.ask.Deadline)
+	t.record.inTime = &in
+	if in {
+		t.class.observed.InTime++
+	} else {
+		t.class.observed.Late++
+	}
 }
 
 func (c *core) broken(now time.Time, t *Ticket) {

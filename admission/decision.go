@@ -20,8 +20,13 @@ type Decision struct {
 	Attempts    []AttemptNote   `json:"attempts"`
 	Candidates  []CandidateNote `json:"candidates"`
 	RetryAfterS float64         `json:"retry_after_s"`
-	WouldRefuse bool            `json:"would_refuse,omitempty"` // admission.mode: observe
-	TotalMs     float64         `json:"total_ms"`               // from the end of the headers to the end
+	TotalMs     float64         `json:"total_ms"` // from the end of the headers to the end
+
+	WouldRefuse bool  `json:"would_refuse,omitempty"` // admission.mode: observe
+	InTime      *bool `json:"in_time,omitempty"`      // with WouldRefuse: whether its deadline was met; nil: nobody knows, it left
+
+	Arithmetic  *Arithmetic `json:"arithmetic,omitempty"`  // of a refusal by forecast
+	Explanation []string    `json:"explanation,omitempty"` // the same in words; Explain writes it
 }
 
 // AttemptNote is one attempt in a decision.
@@ -52,7 +57,8 @@ func (t *Ticket) decided(now time.Time, class string, o Outcome, r Reason) Decis
 		ID: t.id, Time: now, Class: class, Key: t.key, Model: t.ask.Public, Outcome: o.String(), Reason: r,
 		ForecastS: t.record.forecastS, QueueMs: milliseconds(t.queued), TotalMs: milliseconds(now.Sub(t.at)),
 		Attempts: t.record.attempts, Candidates: t.record.candidates,
-		RetryAfterS: t.record.retryAfterS, WouldRefuse: t.record.wouldRefuse,
+		RetryAfterS: t.record.retryAfterS, WouldRefuse: t.record.wouldRefuse, InTime: t.record.inTime,
+		Arithmetic: t.record.arithmetic,
 	}
 	if d.Model == "" {
 		d.Model = t.lane.model

@@ -386,6 +386,9 @@ func (c *core) tick(now time.Time) time.Time {
 			c.expire(now, t)
 		}
 	}
+	for _, b := range c.bookings.books {
+		c.sweep(now, b)
+	}
 	c.recallDue(now)
 	c.wanted = time.Time{}
 	c.dispatch(now)
@@ -418,15 +421,20 @@ func (c *core) tick(now time.Time) time.Time {
 // no longer be met (R5).
 func (c *core) expire(now time.Time, t *Ticket) {
 	t.queued += now.Sub(t.since)
+	due := t.ask.Deadline
+	t.ask.Deadline = now.Add(due.Sub(t.at)) // as if it were asked now
 	f := c.forecast(now, t)
 	ref := &Refusal{
-		Reason: ReasonDeadlineExpired, RetryAfter: retryAfter(f.total() - t.ask.Deadline.Sub(t.at)), PassOn: t.kept,
+		Reason: ReasonDeadlineExpired, PassOn: t.kept,
 		Message: "the deadline can no longer be met: other work took longer than forecast",
 	}
 	if f.none {
 		ref = c.noReplica(now, t.ask)
 		ref.PassOn = t.kept
+	} else {
+		c.tellWhen(now, t, f, ref)
 	}
+	t.ask.Deadline = due
 	c.grantRefusal(t, ref)
 }
 

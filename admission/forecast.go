@@ -23,6 +23,9 @@ type forecast struct {
 	ordered                  time.Duration // wait if deadlines alone decided inside the class
 	turn                     queue.Turn    // where another request of its lane stands in its way
 
+	standing // what has been booked before it
+	makeup   // what the wait was made of
+
 	at    *member // the busy replica that is worth waiting for; nil: none is
 	known bool    // something has been learned; a forecast that knows nothing accepts
 	none  bool    // no available replica serves the lane
@@ -42,7 +45,16 @@ func (f *forecast) own() time.Duration {
 }
 
 // total is what is compared with the deadline.
-func (f *forecast) total() time.Duration { return f.wait + f.own() }
+func (f *forecast) total() time.Duration { return f.wait + f.before + f.own() }
+
+// makeup is what a forecast wait was made of.
+type makeup struct {
+	ahead  int           // requests that go before it
+	work   float64       // theirs, in slot-seconds
+	urgent float64       // slots that more urgent classes keep busy
+	rate   float64       // slots that work off what is accepted
+	mean   time.Duration // wait without the margin
+}
 
 func (f *forecast) firstToken() time.Duration { return f.wait + f.load + f.prompt }
 
@@ -169,6 +181,9 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 		if c.found > 0 {
 			c.inTurn(t, members, &f)
 		}
+		if t.back == nil || !t.back.open(now) {
+			f.standing = c.standBefore(now, t, &f)
+		}
 	} else if c.found > 0 && t.ask.Width <= 1 {
 		c.atOnce(now, t, members, &f)
 	}
@@ -190,7 +205,8 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 		return false
 	}
 	b := c.slotTimes(now, members, t.item.Seq)
-	b.work, b.ahead, b.taken = work, float64(ahead), b.part*c.urgentLoad(now, t)
+	urgent := c.urgentLoad(now, t)
+	b.work, b.ahead, b.taken = work, float64(ahead), b.part*urgent
 	n, margin := float64(len(b.slots)), &t.class.margin
 	t.item.Slots = max(n-b.taken, 0.05*n) / b.part / margin.factor()
 	f.turn = c.q.Turn(&t.item, func(o lane) bool {
@@ -206,8 +222,18 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 		b.taken += b.part * held
 		f.wait = c.shared(now, t, f, b)
 	}
-	f.ordered, f.wait = margin.stretch(max(f.ordered, own)), margin.stretch(max(f.wait, own))
+	f.makeup = makeup{ahead: ahead, work: work, urgent: urgent, rate: c.rate(now, t, n/b.part, urgent), mean: max(f.wait, own)}
+	f.ordered, f.wait = margin.stretch(max(f.ordered, own)), margin.stretch(f.mean)
 	return true
+}
+
+// rate is how many of n slots are left to a class by more urgent ones.
+func (c *core) rate(now time.Time, t *Ticket, n, urgent float64) float64 {
+	rate := max(n-urgent, 0.05*n, 1e-3)
+	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
+		rate = max(rate, share*n)
+	}
+	return rate
 }
 
 // notes lists the replicas that a forecast considered, for the record.

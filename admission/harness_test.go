@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ type world struct {
 	t   *testing.T
 	c   *Controller
 	now time.Time
+	n   int // requests so far
 }
 
 func testConfig(replicas ...replica.Config) Config {
@@ -97,7 +99,8 @@ func (w *world) ask() Ask {
 }
 
 func (w *world) arrive() *Ticket {
-	return w.c.Arrive(w.now, Arrival{ID: "r", Class: "standard", Key: "anonymous", At: w.now})
+	w.n++
+	return w.c.Arrive(w.now, Arrival{ID: fmt.Sprint("r", w.n), Class: "standard", Key: "anonymous", At: w.now})
 }
 
 // accept admits a request that must be accepted.

@@ -53,6 +53,18 @@ type ClassState struct {
 	Arrived       int64   `json:"arrived"`
 	Kept          int64   `json:"kept"`
 	Broken        int64   `json:"broken"`
+
+	Booked      int      `json:"booked"`       // places of refused requests that may come back (R14)
+	ReturnShare float64  `json:"return_share"` // of refused clients, as learned; 0: none was refused yet
+	WouldRefuse Observed `json:"would_refuse"` // admission.mode: observe
+}
+
+// Observed counts the requests that would have been refused by forecast, by
+// what then happened.
+type Observed struct {
+	Late    int64 `json:"late"`    // they missed their deadline: refusing them would have been right
+	InTime  int64 `json:"in_time"` // it would have been a mistake
+	Unknown int64 `json:"unknown"` // they left or failed first
 }
 
 // ReplicaState is one replica.

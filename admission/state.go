@@ -29,7 +29,15 @@ func (c *core) snapshot(now time.Time) *Snapshot {
 func (c *core) classState(now time.Time, b *classBook) ClassState {
 	cs := ClassState{
 		Name: b.name, Queued: c.q.ClassLen(b.index), QueuedBytes: c.q.ClassBytes(b.index), Running: b.running,
-		Arrived: b.arrived, Kept: b.kept, Broken: b.broken,
+		Arrived: b.arrived, Kept: b.kept, Broken: b.broken, WouldRefuse: b.observed,
+	}
+	if b.returns.first.unit > 0 {
+		cs.ReturnShare = b.returns.first.share(0)
+	}
+	for _, bk := range c.bookings.books {
+		if bk.class == b {
+			cs.Booked += bk.n
+		}
 	}
 	for _, aside := range [...]map[*Ticket]struct{}{c.bound, c.waitlist} {
 		for t := range aside {

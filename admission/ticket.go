@@ -67,7 +67,9 @@ type Ticket struct {
 	bound   *member
 	parked  parked
 	current *Assignment
+	back    *booking // its place, if it comes back; nil once admission has decided
 
+	again    bool // it has come back in its time
 	counted  bool // in its class's arrivals
 	promised bool // accepted
 	judged   bool // the promise has been called kept or broken
@@ -82,6 +84,8 @@ type record struct {
 	attempts               []AttemptNote
 	candidates             []CandidateNote
 	wouldRefuse            bool
+	inTime                 *bool // with wouldRefuse: whether it was
+	arithmetic             *Arithmetic
 }
 
 // ID is the request's identifier.

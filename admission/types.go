@@ -75,6 +75,7 @@ type Ask struct {
 	Width    int    // slots needed, ≥ 1
 	Bytes    int64  // size of the body, counted against queue.max_bytes
 	BodyHash uint64 // over key and body: recognises the same request again
+	Try      Try    // what the client says of its earlier tries
 
 	PromptTokens int    // estimate
 	Chain        []Part // the prompt's prefix chain, in the same tokens; nil: unknown. It must not change
@@ -89,6 +90,16 @@ type Ask struct {
 
 // Part is one piece of a prompt's prefix chain, in estimated tokens.
 type Part = affinity.Part
+
+// Try is what a client says of its earlier tries of a request.
+type Try uint8
+
+// What it may say.
+const (
+	TryUnsaid Try = iota
+	TryFirst      // there was none
+	TryAgain      // this is a retry
+)
 
 // Refusal says why a request is turned away and when it would be accepted.
 type Refusal struct {

@@ -134,7 +134,7 @@ func TestMistakesInScenarios(t *testing.T) {
 func TestShippedScenarios(t *testing.T) {
 	require.ElementsMatch(t, []string{
 		"overload", "sweep", "burst", "kill", "hang", "throttle", "cpu-fallback", "conversations", "hot-prefix",
-		"noisy-neighbour", "priorities", "retry-storm", "long-prompts", "model-swap", "mooncake", "azure", "fleet",
+		"noisy-neighbour", "priorities", "retry-storm", "returns", "long-prompts", "model-swap", "mooncake", "azure", "fleet",
 	}, Shipped())
 	for _, name := range Shipped() {
 		t.Run(name, func(t *testing.T) {

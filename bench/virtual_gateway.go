@@ -175,9 +175,17 @@ func (g *gatewayFront) ask(j *journey, class string) admission.Ask {
 	return admission.Ask{
 		Class: class, Models: []string{r.Model}, Public: r.Model, Path: chatPath, Engines: anyEngine, Width: 1,
 		Bytes: int64(bytesPerToken*text + bodyBytes + messageBytes*messages), BodyHash: blend(hashOf(j.prompt), xxhash.Sum64String(r.Key)),
-		PromptTokens: text, Chain: parts, MaxTokens: r.MaxTokens, Stream: r.Stream,
+		Try: tryOf(r), PromptTokens: text, Chain: parts, MaxTokens: r.MaxTokens, Stream: r.Stream,
 		Deadline: g.w.now.Add(deadline), ClientDeadline: stated,
 	}
+}
+
+// tryOf is what the SDK says in X-Stainless-Retry-Count.
+func tryOf(r *Request) admission.Try {
+	if r.SDK && r.Retry > 0 {
+		return admission.TryAgain
+	}
+	return admission.TryUnsaid
 }
 
 // take follows a grant.

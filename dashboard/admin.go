@@ -146,6 +146,7 @@ func (a *Admin) decision(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusNotFound, failure{"no decision on request " + strconv.Quote(r.PathValue("id")) + " is remembered"})
 		return
 	}
+	d.Explain()
 	writeJSON(w, http.StatusOK, d)
 }
 

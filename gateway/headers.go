@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"switchyard/admission"
 )
 
 // anonymous is the name of whoever has no key, or an unknown one.
@@ -289,3 +291,14 @@ func sdkTimeout(h http.Header) (time.Duration, bool) {
 
 // untagged is an Ollama name without the tag that goes without saying.
 func untagged(name string) string { return strings.TrimSuffix(name, ":latest") }
+
+// tryOf is what OpenAI's and Anthropic's SDKs say of earlier tries.
+func tryOf(h http.Header) admission.Try {
+	switch n, err := strconv.Atoi(first(h, "X-Stainless-Retry-Count")); {
+	case err != nil || n < 0:
+		return admission.TryUnsaid
+	case n == 0:
+		return admission.TryFirst
+	}
+	return admission.TryAgain
+}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
 )
 
 // model is the queue told again as plainly as possible: a slice that is sorted

@@ -217,28 +217,30 @@ func desc(name, help string, ls ...string) *prometheus.Desc {
 }
 
 var (
-	descArrivals  = desc("switchyard_arrivals_total", "Requests whose class is known.", "class")
-	descPromises  = desc("switchyard_promises_total", "Accepted requests, by whether the first token came in time.", "class", "result")
-	descRunning   = desc("switchyard_running_requests", "Requests with an attempt under way.", "class")
-	descQueue     = desc("switchyard_queue_requests", "Requests that wait.", "class")
-	descBytes     = desc("switchyard_queue_bytes", "Bytes of the bodies that wait.", "class")
-	descSlots     = desc("switchyard_replica_slots", "Slots of a replica, by who holds them.", "replica", "state")
-	descUp        = desc("switchyard_replica_up", "1 while the replica answers its probes.", "replica")
-	descBreaker   = desc("switchyard_breaker_state", "0 closed, 1 half-open, 2 open.", "replica")
-	descGPUUse    = desc("switchyard_gpu_utilization_ratio", "Share of the last moment in which the GPU did something.", "replica", "gpu")
-	descGPUUsed   = desc("switchyard_gpu_memory_used_bytes", "Memory in use on the GPU.", "replica", "gpu")
-	descGPUTotal  = desc("switchyard_gpu_memory_total_bytes", "Memory of the GPU.", "replica", "gpu")
-	descGPUTemp   = desc("switchyard_gpu_temperature_celsius", "Temperature of the GPU.", "replica", "gpu")
-	descGPUPower  = desc("switchyard_gpu_power_watts", "Power the GPU draws.", "replica", "gpu")
-	descGPUEnergy = desc("switchyard_gpu_energy_joules_total", "Energy the GPU has taken since its driver was loaded.", "replica", "gpu")
-	descGPUSlowed = desc("switchyard_gpu_throttled", "1 while heat or power hold the GPU's clocks down.", "replica", "gpu")
-	descAllowance = desc("switchyard_breaker_allowance", "Share of the replica's slots that the breaker allows.", "replica")
+	descArrivals    = desc("switchyard_arrivals_total", "Requests whose class is known.", "class")
+	descPromises    = desc("switchyard_promises_total", "Accepted requests, by whether the first token came in time.", "class", "result")
+	descBooked      = desc("switchyard_booked_returns", "Refused requests with a place booked for their return.", "class")
+	descWouldRefuse = desc("switchyard_would_refuse_total", "Requests that admission would have refused, had it not only observed, by what then happened: late, in_time, or unknown (they left or failed first).", "class", "result")
+	descRunning     = desc("switchyard_running_requests", "Requests with an attempt under way.", "class")
+	descQueue       = desc("switchyard_queue_requests", "Requests that wait.", "class")
+	descBytes       = desc("switchyard_queue_bytes", "Bytes of the bodies that wait.", "class")
+	descSlots       = desc("switchyard_replica_slots", "Slots of a replica, by who holds them.", "replica", "state")
+	descUp          = desc("switchyard_replica_up", "1 while the replica answers its probes.", "replica")
+	descBreaker     = desc("switchyard_breaker_state", "0 closed, 1 half-open, 2 open.", "replica")
+	descGPUUse      = desc("switchyard_gpu_utilization_ratio", "Share of the last moment in which the GPU did something.", "replica", "gpu")
+	descGPUUsed     = desc("switchyard_gpu_memory_used_bytes", "Memory in use on the GPU.", "replica", "gpu")
+	descGPUTotal    = desc("switchyard_gpu_memory_total_bytes", "Memory of the GPU.", "replica", "gpu")
+	descGPUTemp     = desc("switchyard_gpu_temperature_celsius", "Temperature of the GPU.", "replica", "gpu")
+	descGPUPower    = desc("switchyard_gpu_power_watts", "Power the GPU draws.", "replica", "gpu")
+	descGPUEnergy   = desc("switchyard_gpu_energy_joules_total", "Energy the GPU has taken since its driver was loaded.", "replica", "gpu")
+	descGPUSlowed   = desc("switchyard_gpu_throttled", "1 while heat or power hold the GPU's clocks down.", "replica", "gpu")
+	descAllowance   = desc("switchyard_breaker_allowance", "Share of the replica's slots that the breaker allows.", "replica")
 )
 
 // Describe implements prometheus.Collector.
 func (s *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descArrivals, descPromises, descRunning, descQueue, descBytes, descSlots, descUp, descBreaker, descAllowance,
+		descArrivals, descPromises, descBooked, descWouldRefuse, descRunning, descQueue, descBytes, descSlots, descUp, descBreaker, descAllowance,
 		descGPUUse, descGPUUsed, descGPUTotal, descGPUTemp, descGPUPower, descGPUEnergy, descGPUSlowed,
 	} {
 		ch <- d
@@ -255,6 +257,10 @@ func (s *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		send(descArrivals, prometheus.CounterValue, float64(c.Arrived), c.Name)
 		send(descPromises, prometheus.CounterValue, float64(c.Kept), c.Name, "kept")
 		send(descPromises, prometheus.CounterValue, float64(c.Broken), c.Name, "broken")
+		send(descBooked, prometheus.GaugeValue, float64(c.Booked), c.Name)
+		send(descWouldRefuse, prometheus.CounterValue, float64(c.WouldRefuse.Late), c.Name, "late")
+		send(descWouldRefuse, prometheus.CounterValue, float64(c.WouldRefuse.InTime), c.Name, "in_time")
+		send(descWouldRefuse, prometheus.CounterValue, float64(c.WouldRefuse.Unknown), c.Name, "unknown")
 		send(descRunning, prometheus.GaugeValue, float64(c.Running), c.Name)
 		send(descQueue, prometheus.GaugeValue, float64(c.Queued), c.Name)
 		send(descBytes, prometheus.GaugeValue, float64(c.QueuedBytes), c.Name)

@@ -22,8 +22,12 @@ func (o *Observer) RequestEnded(r gateway.Record) {
 	o.Metrics.RequestEnded(r)
 	o.Decisions.Add(r.Decision)
 	if d := r.Decision; d.WouldRefuse {
+		then := "unknown"
+		if d.InTime != nil {
+			then = map[bool]string{true: "in time", false: "late"}[*d.InTime]
+		}
 		o.Log.Info("would have refused", "id", r.ID, "class", r.Class, "model", r.Model,
-			"deadline_s", d.DeadlineS, "forecast_s", d.ForecastS, "outcome", d.Outcome)
+			"deadline_s", d.DeadlineS, "forecast_s", d.ForecastS, "outcome", d.Outcome, "then", then)
 	}
 	level := slog.LevelDebug
 	if r.Outcome == admission.Failed {

@@ -166,4 +166,10 @@ func TestObserveSaysWhatItWouldHaveRefused(t *testing.T) {
 	o.RequestEnded(gateway.Record{ID: "r1", Outcome: admission.Completed, Decision: admission.Decision{WouldRefuse: true, ForecastS: 12}})
 	require.Contains(t, out.String(), "would have refused")
 	require.Contains(t, out.String(), "id=r1")
+	require.Contains(t, out.String(), "then=unknown")
+	for in, then := range map[bool]string{true: `then="in time"`, false: "then=late"} {
+		out.Reset()
+		o.RequestEnded(gateway.Record{ID: "r2", Outcome: admission.Completed, Decision: admission.Decision{WouldRefuse: true, InTime: &in}})
+		require.Contains(t, out.String(), then)
+	}
 }

@@ -1,0 +1,345 @@
+package admission
+
+import (
+	"time"
+)
+
+// Bookings (R14). A refused request is told when the same request would be
+// accepted, and that place is booked for it: later forecasts count it among
+// what goes before them. So each is told another moment, those who come back
+// are spread over the capacity that will be there, and newcomers do not take
+// what others were told to come for.
+//
+// Not everybody comes back, so a booking counts by the learned share of those
+// who do (returns). One that is not taken by a second after its time, rounded up
+// to a whole second as Retry-After is, lapses.
+const (
+	bookStep  = 100 * time.Millisecond // a book's resolution
+	bookSpan  = time.Minute            // the longest wait that is booked: common SDKs heed no longer one
+	bookGrace = time.Second            // a booking outlives its time, in whole seconds, by that
+	bookLate  = 20                     // steps after its own after which no booking can be taken any more
+	bookRing  = 1024                   // steps; at least bookSpan + bookLate of them
+
+	maxBookings = 1 << 16 // places kept, some 20 MiB; those refused beyond it are told not to come back
+	maxBooks    = 64      // pairs of class and lane with places
+	maxAlike    = 8       // bookings of equal bodies that are looked at
+
+	// bookable is the share of capacity that bookings may fill. The rest goes to
+	// newcomers: since they are accepted or not by what is the case at the
+	// moment, they make up for what comes otherwise than expected.
+	bookable = 0.9
+
+	// turnaround is the least time from a refusal to its client's return. What
+	// comes sooner with the same body is another request, unless it says that it
+	// is a retry.
+	turnaround = 100 * time.Millisecond
+)
+
+// booking is one refused request's place.
+type booking struct {
+	request requestID
+	body    uint64
+	seq     uint64 // of its first try: its place among equal deadlines
+	again   bool   // it had come back before
+	work    float64
+	due     time.Time // when it was told to come
+	until   time.Time // the last moment at which it may
+	told    time.Time // when it last was
+
+	book             *book
+	step             int64
+	earlier, later   *booking // of the same step
+	previous, follow *booking // of the same body, in a ring in the order in which they were made
+}
+
+// requestID identifies what a client calls one request.
+type requestID struct{ key, id string }
+
+func (b *booking) open(now time.Time) bool { return !now.Before(b.due) && !now.After(b.until) }
+
+// book is the places of one class and lane, by time.
+type book struct {
+	class *classBook
+	lane  lane // without what only attempts and tiers need
+	n     int
+	work  expected // of all steps
+	from  int64    // no earlier step has bookings
+	steps [bookRing]bookedStep
+}
+
+type bookedStep struct {
+	work  expected
+	first *booking
+}
+
+// expected is booked work in slot-seconds: of those who were told once, and of
+// those who had come back before.
+type expected struct{ first, again float64 }
+
+func (e *expected) add(b *booking, times float64) {
+	if b.again {
+		e.again += times * b.work
+	} else {
+		e.first += times * b.work
+	}
+}
+
+func (b *book) at(step int64) *bookedStep { return &b.steps[step&(bookRing-1)] }
+
+// bookings are all places, and whose they are.
+type bookings struct {
+	books  []*book
+	byID   map[requestID]*booking
+	byBody map[uint64]*booking // the first one of each body
+	near   []*book             // scratch of booked
+}
+
+func (c *core) stepOf(at time.Time) int64 { return int64(at.Sub(c.began) / bookStep) }
+
+// returning finds the booking of a request that comes back, nil if it has none:
+// by its X-Request-ID, else by key and body. An anonymous one must say that it
+// is a retry, since others may ask the same.
+func (c *core) returning(now time.Time, t *Ticket) *booking {
+	if b := c.bookings.byID[requestID{t.key, t.id}]; b != nil && !now.After(b.until) {
+		return b
+	}
+	if t.ask.BodyHash == 0 || t.ask.Try == TryFirst || t.ask.Try == TryUnsaid && (t.key == "" || t.key == anonymous) {
+		return nil
+	}
+	var early *booking
+	first := c.bookings.byBody[t.ask.BodyHash]
+	b := first
+	for range maxAlike {
+		switch {
+		case b == nil:
+			return nil
+		case b.open(now):
+			return b
+		case early == nil && now.Before(b.due) && (t.ask.Try == TryAgain || now.Sub(b.told) >= turnaround):
+			early = b
+		}
+		if b = b.follow; b == first {
+			return early
+		}
+	}
+	return early
+}
+
+// anonymous is the name of all who have no key.
+const anonymous = "anonymous"
+
+// bookPlace books a place for a refused request, in wait from now. It is false
+// when there is no room for one more booking.
+func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
+	id := requestID{t.key, t.id}
+	if old := c.bookings.byID[id]; old != nil {
+		c.lapse(old)
+	}
+	bk := c.bookOf(t)
+	if bk == nil || len(c.bookings.byID) >= maxBookings {
+		return false
+	}
+	b := &booking{
+		request: id, body: t.ask.BodyHash, seq: t.item.Seq, again: t.again, work: t.work,
+		due: now.Add(wait), until: now.Add(wholeSeconds(wait) + bookGrace), told: now, book: bk,
+	}
+	b.step = c.stepOf(b.due)
+	if bk.n == 0 {
+		bk.from = b.step
+	}
+	bk.from = min(bk.from, b.step)
+	bk.n++
+	bk.work.add(b, 1)
+	s := bk.at(b.step)
+	s.work.add(b, 1)
+	if b.later = s.first; b.later != nil {
+		b.later.earlier = b
+	}
+	s.first = b
+	c.bookings.index(b)
+	return true
+}
+
+// bookOf is the book of a request's class and lane, begun if there is none and
+// nil if there are too many.
+func (c *core) bookOf(t *Ticket) *book {
+	l := lane{model: t.lane.model, engines: t.lane.engines, pin: t.lane.pin}
+	var empty *book
+	for _, b := range c.bookings.books {
+		if b.class == t.class && b.lane == l {
+			return b
+		}
+		if b.n == 0 {
+			empty = b
+		}
+	}
+	switch {
+	case empty != nil:
+	case len(c.bookings.books) == maxBooks:
+		return nil
+	default:
+		empty = &book{}
+		c.bookings.books = append(c.bookings.books, empty)
+	}
+	empty.class, empty.lane = t.class, l
+	return empty
+}
+
+func (bs *bookings) index(b *booking) {
+	if bs.byID == nil {
+		bs.byID, bs.byBody = map[requestID]*booking{}, map[uint64]*booking{}
+	}
+	bs.byID[b.request] = b
+	b.follow, b.previous = b, b
+	if first := bs.byBody[b.body]; first != nil {
+		b.follow, b.previous = first, first.previous
+		first.previous.follow, first.previous = b, b
+		return
+	}
+	bs.byBody[b.body] = b
+}
+
+// drop takes a booking out of the books.
+func (c *core) drop(b *booking) {
+	bs := &c.bookings
+	delete(bs.byID, b.request)
+	b.previous.follow, b.follow.previous = b.follow, b.previous
+	switch {
+	case b.follow == b:
+		delete(bs.byBody, b.body)
+	case bs.byBody[b.body] == b:
+		bs.byBody[b.body] = b.follow
+	}
+	s := b.book.at(b.step)
+	if b.earlier != nil {
+		b.earlier.later = b.later
+	} else {
+		s.first = b.later
+	}
+	if b.later != nil {
+		b.later.earlier = b.earlier
+	}
+	s.work.add(b, -1)
+	b.book.work.add(b, -1)
+	b.book.n--
+	if s.first == nil {
+		s.work = expected{} // what rounding left of it
+	}
+	if b.book.n == 0 {
+		b.book.work = expected{}
+	}
+}
+
+// lapse ends a booking that nobody took.
+func (c *core) lapse(b *booking) {
+	b.book.class.returns.habit(b.again).stayed()
+	c.drop(b)
+}
+
+// take ends a booking whose client is back in time.
+func (c *core) take(now time.Time, b *booking, accepted bool) {
+	r := &b.book.class.returns
+	r.habit(b.again).came(int(now.Sub(b.due) / bookStep))
+	r.learn(accepted, b.book.n)
+	c.drop(b)
+}
+
+// sweep ends the bookings that can no longer be taken.
+func (c *core) sweep(now time.Time, b *book) {
+	past := c.stepOf(now) - bookLate
+	for ; b.n > 0 && b.from < past; b.from++ {
+		for s := b.at(b.from); s.first != nil; {
+			c.lapse(s.first)
+		}
+	}
+	b.from = max(b.from, past)
+}
+
+// standing is what has been booked as it concerns a newcomer.
+type standing struct {
+	before time.Duration // how much longer it has to wait so that nobody who has booked is late
+	opens  time.Duration // when the same request would be accepted; 0: now
+	booked int           // places
+	share  float64       // of clients that come back
+}
+
+// standBefore is booked with the margin of the class.
+func (c *core) standBefore(now time.Time, t *Ticket, f *forecast) standing {
+	stretch := t.class.margin.factor()
+	room := (t.ask.Deadline.Sub(now) - f.own()).Seconds() / stretch
+	st := c.booked(now, t, f.mean.Seconds(), room, f.rate)
+	st.before = time.Duration(float64(st.before) * stretch)
+	return st
+}
+
+// booked finds out what stands booked before a newcomer that would wait for base
+// and may wait for room, where rate slots work off what is accepted. Both are
+// without the margin.
+//
+// A client that comes at y finds the wait base + E(y)/rate − y, with E(y) the
+// work that is expected back by then. A newcomer makes all of these waits
+// longer, so it is accepted only if the longest of them has room, and something
+// in reserve; and it is told the first moment from which on they all have.
+func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standing {
+	r := &t.class.returns
+	first, again := r.habit(false), r.habit(true)
+	near, total := c.bookings.near[:0], expected{}
+	st := standing{share: first.share(0)}
+	for _, b := range c.bookings.books {
+		if b.n == 0 || b.class != t.class || !c.compete(b.lane, t.lane) {
+			continue
+		}
+		c.sweep(now, b)
+		near = append(near, b)
+		total.first += b.work.first
+		total.again += b.work.again
+		st.booked += b.n
+	}
+	c.bookings.near = near
+	keep := min(r.reserve*max(room, 0), (total.first*first.share(0)+total.again*again.share(0))/rate)
+	room -= keep
+	longest, opens := base, max(0, base-room)
+	if st.booked > 0 {
+		now, back := c.stepOf(now), 0.0
+		for late := bookLate; late >= 0; late-- { // those who are late: they may come at any moment
+			w := workAt(near, now-int64(late))
+			back += w.first*first.share(late) + w.again*again.share(late)
+		}
+		p, q := first.share(0)/rate, again.share(0)/rate
+		level := base + back/rate
+		planned := base + back/(rate*bookable)
+		longest = max(longest, level)
+		if planned > room {
+			opens = planned - room
+		}
+		for ahead := int64(1); ahead <= int64(bookSpan/bookStep); ahead++ {
+			w := workAt(near, now+ahead)
+			if w == (expected{}) {
+				continue
+			}
+			more, y := w.first*p+w.again*q, float64(ahead)*bookStep.Seconds()
+			level += more
+			planned += more / bookable
+			longest = max(longest, level-y)
+			if planned-y > room {
+				opens = planned - room
+			}
+		}
+	}
+	st.before, st.opens = seconds(longest-base+keep), seconds(opens)
+	return st
+}
+
+// workAt is the work that some books have for a step.
+func workAt(near []*book, step int64) expected {
+	if len(near) == 1 {
+		return near[0].at(step).work
+	}
+	var sum expected
+	for _, b := range near {
+		w := &b.at(step).work
+		sum.first += w.first
+		sum.again += w.again
+	}
+	return sum
+}

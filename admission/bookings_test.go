@@ -1,0 +1,361 @@
+package admission
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// busyWorld has one slot, answers of a second, and as many requests of one key
+// waiting as ten seconds hold. One was refused.
+func busyWorld(t *testing.T, key string) *world {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	w.teach(time.Second)
+	for i := range 30 {
+		if w.asks(Arrival{ID: fmt.Sprint("busy", i), Key: key}, w.ask()) != nil {
+			return w
+		}
+	}
+	require.Fail(t, "the queue takes everything")
+	return nil
+}
+
+// asks lets somebody ask, under a name, and ends it if it is refused.
+func (w *world) asks(a Arrival, ask Ask) *Refusal {
+	w.t.Helper()
+	a.Class, a.At = "standard", w.now
+	tk := w.c.Arrive(w.now, a)
+	ref := w.c.Admit(w.now, tk, ask)
+	if ref != nil {
+		w.c.End(w.now, tk, Refused, ref.Reason)
+	}
+	return ref
+}
+
+// ends lets the request that runs end, and so the next one start.
+func (w *world) ends() {
+	w.t.Helper()
+	for _, rs := range w.c.mu.running {
+		if len(rs.list) == 0 {
+			return
+		}
+		a := rs.list[0].a
+		w.c.Finish(w.now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: w.now.Add(-900 * time.Millisecond), Usage: Usage{OutputTokens: 10, PromptTokens: 100}})
+		w.c.End(w.now, a.ticket, Completed, "")
+	}
+}
+
+// works lets so many seconds pass in which answers of a second are given.
+func (w *world) works(n int) {
+	w.t.Helper()
+	for range n {
+		w.pass(time.Second)
+		w.ends()
+	}
+}
+
+// R14: not all are told the same moment: each refusal takes its place behind
+// those that were booked before.
+func TestR14RefusalsAreSpread(t *testing.T) {
+	w := busyWorld(t, "k")
+	last := time.Duration(0)
+	later := 0
+	for i := range 20 {
+		ref := w.asks(Arrival{ID: fmt.Sprint("x", i), Key: "k"}, w.ask())
+		require.NotNil(t, ref)
+		require.Equal(t, ReasonDeadlineUnmeetable, ref.Reason)
+		require.GreaterOrEqual(t, ref.RetryAfter, last)
+		require.Zero(t, ref.RetryAfter%time.Millisecond)
+		later += int(count(ref.RetryAfter > last))
+		last = ref.RetryAfter
+	}
+	require.Greater(t, later, 15)
+	require.Greater(t, last, 9*time.Second, "half of them are expected, a second of work each")
+}
+
+// R14: who comes back in time is accepted, known by request ID, by key and
+// body, or by body where it says that it is a retry.
+func TestR14WhoComesBackIsKnown(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		first, again Arrival
+		try          Try
+		known        bool
+	}{
+		{"the same ID", Arrival{ID: "x", Key: anonymous}, Arrival{ID: "x", Key: anonymous}, TryUnsaid, true},
+		{"the same ID of another key", Arrival{ID: "x", Key: "k"}, Arrival{ID: "x", Key: anonymous}, TryUnsaid, false},
+		{"key and body", Arrival{ID: "x", Key: "k"}, Arrival{ID: "y", Key: "k"}, TryUnsaid, true},
+		{"key and body, but a first try", Arrival{ID: "x", Key: "k"}, Arrival{ID: "y", Key: "k"}, TryFirst, false},
+		{"a body that anybody may have", Arrival{ID: "x", Key: anonymous}, Arrival{ID: "y", Key: anonymous}, TryUnsaid, false},
+		{"that body again", Arrival{ID: "x", Key: anonymous}, Arrival{ID: "y", Key: anonymous}, TryAgain, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := busyWorld(t, tt.first.Key)
+			ask := func() Ask {
+				a := w.ask()
+				a.BodyHash = 7
+				return a
+			}
+			var ref *Refusal
+			for i := range 8 { // so that it stands behind others
+				w.asks(Arrival{ID: fmt.Sprint("o", i), Key: tt.first.Key}, w.ask())
+			}
+			ref = w.asks(tt.first, ask())
+			require.NotNil(t, ref)
+			require.False(t, ref.NoRetry)
+			due := w.now.Add(ref.RetryAfter)
+
+			w.works(1)
+			a := ask()
+			a.Try = tt.try
+			early := w.asks(tt.again, a)
+			if tt.again.Key != tt.first.Key { // whose fair share may let it in
+				require.Contains(t, w.c.mu.bookings.byID, requestID{tt.first.Key, tt.first.ID})
+				return
+			}
+			require.NotNil(t, early)
+			if tt.known {
+				require.Equal(t, due.Sub(w.now), early.RetryAfter, "it is told the rest")
+			} else {
+				require.NotEqual(t, due.Sub(w.now), early.RetryAfter)
+				return
+			}
+			for w.now.Add(time.Second).Before(due) {
+				w.works(1)
+			}
+			w.pass(due.Sub(w.now))
+			require.Nil(t, w.asks(tt.again, func() Ask { a := ask(); a.Try = tt.try; return a }()))
+			require.NotContains(t, w.c.mu.bookings.byID, requestID{tt.first.Key, tt.first.ID})
+		})
+	}
+}
+
+// R14: equal requests of one key that come together are as many requests, not
+// one and its retries.
+func TestR14EqualRequestsTogetherAreNotRetries(t *testing.T) {
+	w := busyWorld(t, "k")
+	for i := range 5 {
+		a := w.ask()
+		a.BodyHash = 7
+		require.NotNil(t, w.asks(Arrival{ID: fmt.Sprint("x", i), Key: "k"}, a))
+		w.pass(time.Millisecond)
+	}
+	require.Len(t, w.c.mu.bookings.byID, 6) // and that of busyWorld
+}
+
+// R14: a booking that nobody takes lapses, and is learned from.
+func TestR14BookingsLapse(t *testing.T) {
+	w := busyWorld(t, "k")
+	r := &w.c.mu.classes[1].returns
+	before := r.habit(false).share(0)
+	for i := range 10 {
+		w.asks(Arrival{ID: fmt.Sprint("x", i), Key: "k"}, w.ask())
+	}
+	require.Equal(t, 11, w.snap().Classes[1].Booked)
+	w.works(30)
+	w.c.Tick(w.now)
+	require.Zero(t, w.snap().Classes[1].Booked)
+	require.Empty(t, w.c.mu.bookings.byID)
+	require.Empty(t, w.c.mu.bookings.byBody)
+	require.Less(t, r.habit(false).share(0), before/1.5)
+}
+
+// R14: nothing is booked where coming back cannot help, or where clients would
+// not wait so long.
+func TestR14NothingIsBookedInVain(t *testing.T) {
+	w := busyWorld(t, "k")
+	booked := len(w.c.mu.bookings.byID)
+	never := w.ask()
+	never.Deadline = w.now.Add(50 * time.Millisecond) // its prompt alone takes 100 ms
+	ref := w.asks(Arrival{ID: "never", Key: "k"}, never)
+	require.True(t, ref.NoRetry)
+	require.Len(t, w.c.mu.bookings.byID, booked)
+	for i := range 200 {
+		if ref = w.asks(Arrival{ID: fmt.Sprint("x", i), Key: "k"}, w.ask()); ref.NoRetry {
+			break
+		}
+		require.LessOrEqual(t, ref.RetryAfter, time.Minute)
+		booked++
+	}
+	require.True(t, ref.NoRetry)
+	require.Greater(t, ref.RetryAfter, time.Minute)
+	require.Len(t, w.c.mu.bookings.byID, booked)
+}
+
+// R2, R14: where a slot is free, nobody is kept from it by those who are
+// expected back, and who comes early is not sent away.
+func TestR14BookingsKeepNoSlotFree(t *testing.T) {
+	w := busyWorld(t, "k")
+	for i := range 60 {
+		w.asks(Arrival{ID: fmt.Sprint("x", i), Key: "k"}, w.ask())
+	}
+	w.works(15) // all that was accepted
+	require.Positive(t, w.snap().Classes[1].Booked)
+	for _, b := range w.c.mu.bookings.byID {
+		if w.now.Before(b.due) {
+			require.Nil(t, w.asks(Arrival{ID: b.request.id, Key: "k"}, w.ask()))
+			return
+		}
+	}
+	require.Fail(t, "nobody is expected later")
+}
+
+// The books hold what was put into them, whatever the order of coming, going
+// and lapsing.
+func TestBooksAddUp(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t, testConfig(rep("a", 1)))
+		c := &w.c.mu.core
+		held := map[requestID]*booking{}
+		for range rapid.IntRange(1, 200).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 3).Draw(rt, "what") {
+			case 0, 1:
+				tk := &Ticket{id: fmt.Sprint(rapid.IntRange(0, 50).Draw(rt, "id")), key: "k", class: c.classes[rapid.IntRange(0, 1).Draw(rt, "class")]}
+				tk.work, tk.again = float64(rapid.IntRange(1, 100).Draw(rt, "work"))/8, rapid.Bool().Draw(rt, "again")
+				tk.ask.BodyHash = uint64(rapid.IntRange(0, 5).Draw(rt, "body"))
+				require.True(t, c.bookPlace(w.now, tk, time.Duration(rapid.Int64Range(int64(time.Second), int64(time.Minute)).Draw(rt, "wait"))))
+				held[requestID{"k", tk.id}] = c.bookings.byID[requestID{"k", tk.id}]
+			case 2:
+				id := requestID{"k", fmt.Sprint(rapid.IntRange(0, 50).Draw(rt, "id"))}
+				if b := c.bookings.byID[id]; b != nil {
+					c.take(w.now, b, true)
+					delete(held, id)
+				}
+			case 3:
+				w.now = w.now.Add(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(rt, "pass")))
+				for _, b := range c.bookings.books {
+					c.sweep(w.now, b)
+				}
+			}
+			bodies := map[uint64]int{}
+			for id, b := range held {
+				if c.bookings.byID[id] != b {
+					require.True(t, w.now.After(b.until), "swept before its time")
+					delete(held, id)
+					continue
+				}
+				require.False(t, w.now.Sub(b.due) > (bookLate+2)*bookStep, "kept after its time")
+				bodies[b.body]++
+			}
+			require.Len(t, c.bookings.byID, len(held))
+			require.Len(t, c.bookings.byBody, len(bodies))
+			for body, n := range bodies {
+				first := c.bookings.byBody[body]
+				seen := 1
+				for b := first.follow; b != first; b = b.follow {
+					require.Equal(t, body, b.body)
+					seen++
+				}
+				require.Equal(t, n, seen)
+			}
+			for _, bk := range c.bookings.books {
+				var sum, steps expected
+				n := 0
+				for _, b := range held {
+					if b.book == bk {
+						sum.add(b, 1)
+						n++
+					}
+				}
+				for i := range bk.steps {
+					steps.first += bk.steps[i].work.first
+					steps.again += bk.steps[i].work.again
+				}
+				require.Equal(t, n, bk.n)
+				require.Equal(t, sum, bk.work)
+				require.Equal(t, sum, steps)
+			}
+		}
+	})
+}
+
+// A refusal's arithmetic is told in words, with its numbers.
+func TestExplanation(t *testing.T) {
+	w := busyWorld(t, "k")
+	tell := func(a Arrival, ask Ask) Decision {
+		a.Class, a.At = "standard", w.now
+		tk := w.c.Arrive(w.now, a)
+		ref := w.c.Admit(w.now, tk, ask)
+		require.NotNil(t, ref)
+		d := w.c.End(w.now, tk, Refused, ref.Reason)
+		d.Explain()
+		require.NotEmpty(t, d.Explanation)
+		require.Equal(t, ref.RetryAfter.Seconds(), d.Arithmetic.RetryAfterS)
+		return d
+	}
+	d := tell(Arrival{ID: "x", Key: "k"}, w.ask())
+	a := d.Arithmetic
+	require.Equal(t, 1, a.Slots)
+	require.Equal(t, 1, a.Running)
+	require.Equal(t, 9, a.Ahead)
+	require.InDelta(t, 10, a.WaitS, 1)
+	require.InDelta(t, a.TotalS, a.WaitS*a.Margin+a.BookedS+a.LoadS+a.PromptS+a.SlackS, 1e-6)
+	require.Greater(t, a.TotalS, a.LeftS)
+	require.Equal(t, "booked", a.Place)
+	all := strings.Join(d.Explanation, " ")
+	for _, part := range []string{
+		"1 replica with 1 slot could serve it; 1 request ran on them.", "9 requests that waited went before it, 9.0 slot-seconds of work.",
+		"times 1.00, the margin that keeps 95% of the promises", "1 client was told when to come back before it", "Its deadline was 10s away.", "A place is booked for it: in ",
+	} {
+		require.Contains(t, all, part)
+	}
+	w.works(1)
+	d = tell(Arrival{ID: "x", Key: "k"}, w.ask())
+	require.Equal(t, "kept", d.Arithmetic.Place)
+	require.Contains(t, d.Explanation[len(d.Explanation)-1], "It came back ")
+	short := w.ask()
+	short.Deadline = w.now.Add(50 * time.Millisecond)
+	d = tell(Arrival{ID: "y", Key: "k"}, short)
+	require.Equal(t, "none", d.Arithmetic.Place)
+	require.Contains(t, d.Explanation[len(d.Explanation)-1], "even on an idle replica it takes 100ms")
+}
+
+// admission.mode observe: nothing is refused by forecast; what would have been
+// is compared with what then happened.
+func TestObserveCompares(t *testing.T) {
+	cfg := testConfig(rep("a", 1))
+	cfg.Observe = true
+	w := newWorld(t, cfg)
+	w.teach(time.Second)
+	var tickets []*Ticket
+	for range 14 {
+		tickets = append(tickets, w.accept(w.ask()))
+	}
+	late := tickets[13]
+	require.True(t, late.record.wouldRefuse)
+	require.Empty(t, w.c.mu.bookings.byID)
+	w.c.Leave(w.now, late)
+	w.c.End(w.now, late, Cancelled, "")
+	// They were thought to take a second each; the first half of them is faster.
+	fast := 0
+	for i := range 13 {
+		a := w.granted(tickets[i])
+		wouldRefuse := tickets[i].record.wouldRefuse
+		d := 900 * time.Millisecond
+		if i < 6 {
+			d, fast = 500*time.Millisecond, fast+1
+		}
+		w.pass(100 * time.Millisecond)
+		w.c.FirstToken(w.now, a)
+		in := !w.now.After(tickets[i].ask.Deadline)
+		w.pass(d)
+		w.c.Finish(w.now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: w.now.Add(-d), Usage: Usage{OutputTokens: 10}})
+		rec := w.c.End(w.now, tickets[i], Completed, "")
+		require.Equal(t, wouldRefuse, rec.InTime != nil)
+		if wouldRefuse {
+			require.Equal(t, in, *rec.InTime)
+			rec.Explain()
+			require.Contains(t, strings.Join(rec.Explanation, " "), "It was not refused, since admission only observes.")
+		}
+	}
+	o := w.snap().Classes[1].WouldRefuse
+	require.Equal(t, int64(1), o.Unknown)
+	require.Positive(t, o.InTime)
+	require.Positive(t, o.InTime+o.Late)
+	s := w.snap()
+	require.Equal(t, int64(13), s.Promises.Kept+s.Promises.Broken+o.InTime+o.Late, "what was promised nothing is in no promise's count")
+}

@@ -1,0 +1,80 @@
+package admission
+
+import (
+	"fmt"
+	"time"
+)
+
+// unmeetable is the refusal of a request whose forecast is past its deadline.
+func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
+	what, room := "the first token", t.ask.Deadline.Sub(now)
+	if f.whole {
+		what = "the answer"
+	}
+	r := &Refusal{Reason: ReasonDeadlineUnmeetable}
+	r.Message = fmt.Sprintf("%s would come in about %s, later than the deadline of %s", what, round(f.total()), round(room))
+	if f.own() > room {
+		r.Message = fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s", what, round(f.own()), round(room))
+	}
+	c.tellWhen(now, t, f, r)
+	return r
+}
+
+// tellWhen tells a refused request when it would be accepted, and books that
+// place. Where coming back cannot help, common clients will not wait so long, or
+// there are too many bookings, it is told not to come back.
+func (c *core) tellWhen(now time.Time, t *Ticket, f forecast, r *Refusal) {
+	r.RetryAfter = retryAfter(f.opens)
+	booked := f.own() <= t.ask.Deadline.Sub(now) && r.RetryAfter <= bookSpan && c.bookPlace(now, t, r.RetryAfter)
+	r.NoRetry = !booked
+	t.record.arithmetic = c.reckon(now, t, &f, r)
+}
+
+// retryAfter is an honest wait: never less than a second, since Retry-After has
+// whole ones, and in whole milliseconds, as it is told.
+func retryAfter(d time.Duration) time.Duration {
+	return max(d+time.Millisecond-1, time.Second).Truncate(time.Millisecond)
+}
+
+func wholeSeconds(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
+
+// recognise finds the booking of a request that comes back. In its time it
+// stands where it would have stood.
+func (c *core) recognise(now time.Time, t *Ticket) {
+	t.back = c.returning(now, t)
+	if t.back != nil && t.back.open(now) {
+		t.item.Seq, t.again = t.back.seq, true
+	}
+}
+
+// returned settles a booking whose client is back: taken if it is in time, and
+// kept if it is early. An early one is told the rest, so that nobody gains by
+// asking again and again; but where half of the time that it may wait is free
+// there is no queue to keep to.
+func (c *core) returned(now time.Time, t *Ticket, f forecast, late bool) *Refusal {
+	b := t.back
+	t.back = nil
+	switch {
+	case b == nil:
+		return nil
+	case b.open(now):
+		c.take(now, b, !late)
+		return nil
+	case !c.cfg.Enabled || c.cfg.Observe || !late && 2*(f.wait+f.before) <= t.ask.Deadline.Sub(now)-f.own():
+		c.drop(b)
+		return nil
+	}
+	rest := retryAfter(b.due.Sub(now))
+	b.told = now
+	if until := now.Add(wholeSeconds(rest) + bookGrace); until.After(b.until) {
+		b.until = until
+	}
+	r := &Refusal{
+		Reason: ReasonDeadlineUnmeetable, RetryAfter: rest,
+		Message: fmt.Sprintf("it comes back %s before the time it was told; its place then is kept", round(b.due.Sub(now))),
+	}
+	a := c.reckon(now, t, &f, r)
+	a.Place, a.early = placeKept, b.due.Sub(now)
+	t.record.arithmetic = a
+	return r
+}
