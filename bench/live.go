@@ -27,7 +27,7 @@ func RunLive(ctx context.Context, s *Scenario, t Target, trial int, o LiveOption
 
 func runLive(ctx context.Context, s *Scenario, t Target, from traffic, o LiveOptions) (*Trial, error) {
 	if !t.Live() {
-		return nil, fmt.Errorf("target %s: it knows the future, so it needs a virtual run", t.Name)
+		return nil, fmt.Errorf("target %s: only a virtual run can have it", t.Name)
 	}
 	fleet, err := startFleet(s)
 	if err != nil {

@@ -133,7 +133,7 @@ func TestMistakesInScenarios(t *testing.T) {
 
 func TestShippedScenarios(t *testing.T) {
 	require.ElementsMatch(t, []string{
-		"overload", "sweep", "burst", "kill", "hang", "throttle", "cpu-fallback", "conversations", "hot-prefix",
+		"overload", "sweep", "burst", "kill", "hang", "throttle", "throttle-prompts", "cpu-fallback", "conversations", "hot-prefix",
 		"noisy-neighbour", "priorities", "retry-storm", "returns", "long-prompts", "model-swap", "mooncake", "azure", "fleet",
 	}, Shipped())
 	for _, name := range Shipped() {

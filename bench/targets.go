@@ -30,7 +30,7 @@ type Target struct {
 }
 
 // parts are what can be left out of the gateway.
-var parts = []string{"admission", "affinity", "slots", "order"}
+var parts = []string{"admission", "affinity", "slots", "order", "gpu"}
 
 // ParseTarget reads a target's name as scenarios and --target give it.
 func ParseTarget(s string) (Target, error) {
@@ -62,8 +62,9 @@ func ParseTarget(s string) (Target, error) {
 // Virtual reports whether the target can be run under a made-up clock.
 func (t Target) Virtual() bool { return t.Kind != External }
 
-// Live reports whether the target can be run over real sockets.
-func (t Target) Live() bool { return t.Kind != Oracle }
+// Live reports whether the target can be run over real sockets. Nothing switches
+// off that a real gateway hears its engines say where their models are.
+func (t Target) Live() bool { return t.Kind != Oracle && t.Without != "gpu" }
 
 // VirtualOptions is what a virtual run needs beside the scenario.
 type VirtualOptions struct {

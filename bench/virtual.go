@@ -59,13 +59,16 @@ func wiredGateway(w *world, s *Scenario, t Target, o VirtualOptions) (*gatewayFr
 		return nil, err
 	}
 	g := newGatewayFront(w, cfg, times)
-	g.unordered = t.Without == "order"
+	g.unordered, g.blind = t.Without == "order", t.Without == "gpu"
 	g.keys = map[string]KeySpec{}
 	for _, k := range s.Keys.List {
 		g.keys[k.Name] = k
 	}
 	if t.Kind == Oracle {
 		g.judge = &oracle{g}
+	}
+	for _, sv := range w.fleet {
+		g.watch(sv)
 	}
 	return g, nil
 }

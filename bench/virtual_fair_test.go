@@ -18,9 +18,14 @@ func pooled(t *testing.T, name string, change func(*Source) bool) []Record {
 	for i := range s.Traffic {
 		change(&s.Traffic[i])
 	}
-	to, err := ParseTarget("switchyard")
+	return pool(t, s, "switchyard")
+}
+
+// pool runs all trials of a scenario under a made-up clock.
+func pool(t *testing.T, s *Scenario, target string) (all []Record) {
+	t.Helper()
+	to, err := ParseTarget(target)
 	require.NoError(t, err)
-	var all []Record
 	for trial := 1; trial <= s.Trials; trial++ {
 		got, err := RunVirtual(t.Context(), s, to, trial, VirtualOptions{Wire: wire})
 		require.NoError(t, err)

@@ -24,6 +24,7 @@ type gatewayFront struct {
 	granted   []*admission.Ticket
 	zombies   int
 	unordered bool
+	blind     bool // to GPUs: their readings, and what an engine says of them
 	audit     audit
 	judge     *oracle // nil: the controller alone decides
 }
@@ -50,9 +51,6 @@ func newGatewayFront(w *world, cfg admission.Config, times gatewayTimes) *gatewa
 	g.ctl = admission.New(cfg, w.now)
 	g.ctl.Granted(nil)
 	g.tick.who = ticking{g}
-	for _, s := range w.fleet {
-		g.watch(s)
-	}
 	return g
 }
 

@@ -22,6 +22,7 @@ type probed struct {
 func (g *gatewayFront) watch(s *server) {
 	p := &s.probed
 	p.g, p.s, p.alarm.who = g, s, p
+	p.readGPU()
 	p.look()
 	g.w.plan.set(&p.alarm, g.w.now.Add(time.Duration(g.w.random.Float64()*float64(g.cfg.ProbeEvery))))
 }
@@ -29,6 +30,7 @@ func (g *gatewayFront) watch(s *server) {
 // wake is the next round.
 func (p *probed) wake() {
 	w := p.g.w
+	p.readGPU()
 	if p.s.silent() {
 		p.report(replica.Facts{At: w.now.Add(-p.g.times.Probe), Err: "no answer"})
 	} else {
@@ -76,7 +78,7 @@ func (p *probed) look() {
 		st := s.model.Stats(now)
 		f.InHand, f.Waiting, f.Progress = views[0].Running, views[0].Queued, st.PromptTokens+st.TokensGenerated
 	}
-	f.Models, f.ModelsRead = p.list(views, s.cfg.Kind == model.Ollama && fault.Kind == model.FaultCPU), true
+	f.Models, f.ModelsRead = p.list(views, s.cfg.Kind == model.Ollama && fault.Kind == model.FaultCPU && !p.g.blind), true
 	if s.cfg.Kind != model.Ollama {
 		f.Context = s.cfg.Context
 	}
