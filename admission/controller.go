@@ -29,9 +29,11 @@ func New(cfg Config, now time.Time) *Controller {
 // Arrive opens the books for a request whose headers have been read. The
 // holder must call End exactly once, whatever happens.
 func (c *Controller) Arrive(now time.Time, a Arrival) *Ticket {
+	t := &Ticket{id: a.ID, key: a.Key, at: a.At, c: make(chan Grant, 1)} // before the lock, as it is a kilobyte
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.arrive(now, a)
+	c.mu.arrive(now, t, a.Class)
+	return t
 }
 
 // Admit promises or refuses (R4). After nil the holder waits on t.C(); after a

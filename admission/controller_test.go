@@ -167,12 +167,8 @@ func TestR4TheNextSlotIsSoonerThanAny(t *testing.T) {
 		{"no slot", backlog{part: 1}, math.Inf(1)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := tt.b.soon()
-			if math.IsInf(tt.want, 1) {
-				require.Equal(t, time.Duration(math.MaxInt64), got)
-				return
-			}
-			require.InDelta(t, tt.want, got.Seconds(), 0.001)
+			const most = 3.0 // work says
+			require.InDelta(t, min(tt.want, most), tt.b.soon(most*time.Second).Seconds(), 0.001)
 		})
 	}
 }

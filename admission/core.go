@@ -114,15 +114,14 @@ func queueClasses(cs []Class) []queue.Class {
 	return out
 }
 
-func (c *core) arrive(now time.Time, a Arrival) *Ticket {
-	t := &Ticket{id: a.ID, key: a.Key, at: a.At, class: c.classes[c.cfg.classOr(a.Class)], c: make(chan Grant, 1)}
+func (c *core) arrive(now time.Time, t *Ticket, class string) {
+	t.class = c.classes[c.cfg.classOr(class)]
 	c.seq++
 	t.item.Seq = c.seq
 	c.totals.Arrived++
 	c.totals.Queued++
 	c.budget.request(now)
 	c.openTab(now, t)
-	return t
 }
 
 // setPhase moves a ticket between the books' columns.

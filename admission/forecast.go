@@ -95,12 +95,11 @@ func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
 	return e
 }
 
-// doubted is what a promise may be refused for: who knows little rather accepts.
-func (e estimate) doubted(m *member) estimate {
+// doubt leaves what a promise may be refused for: who knows little rather accepts.
+func (e *estimate) doubt(m *member) {
 	if d := time.Duration(m.speed.Doubt()); d > 1 {
 		e.prompt, e.rest, e.slack = e.prompt/d, e.rest/d, e.slack/d
 	}
-	return e
 }
 
 // outdatedAfter is when nothing that was learned holds for sure any more.
@@ -149,16 +148,21 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 	likely := c.likely(c.look(t))
 	for i, m := range members {
 		cached := c.cachedOn(m)
-		e := c.estimate(m, t, cached).doubted(m)
+		e := c.estimate(m, t, cached)
+		e.doubt(m)
 		if i == 0 || e.own() < best.own() {
 			best = e
 		}
-		f := forecast{load: e.load, prompt: e.prompt, rest: e.rest, slack: e.slack, whole: whole}
-		if own := f.own(); i == 0 || own < t.own {
+		own := e.load + e.prompt + e.slack
+		if whole {
+			own += e.rest
+		}
+		if i == 0 || own < t.own {
 			t.own = own
 		}
 		if cached != likely {
-			e = c.estimate(m, t, likely).doubted(m)
+			e = c.estimate(m, t, likely)
+			e.doubt(m)
 		}
 		t.work += float64(e.prompt+e.rest) * float64(need(m.pool, t))
 	}

@@ -1,9 +1,6 @@
 package admission
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // backlog is what a request waits for: work, and the slots that do it.
 type backlog struct {
@@ -21,7 +18,8 @@ type slotTime struct{ free, spread float64 }
 
 // wait forecasts how long a request's backlog takes, before it is calibrated.
 func (c *core) wait(now time.Time, t *Ticket, b backlog) time.Duration {
-	wait := min(fill(b.slots, b.part*b.work, b.taken), b.soon())
+	wait := fill(b.slots, b.part*b.work, b.taken)
+	wait = min(wait, b.soon(wait))
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		wait = min(wait, b.waitAtShare(share))
 	}
@@ -44,36 +42,40 @@ func (b *backlog) waitAtShare(share float64) time.Duration {
 // free. That is sooner than any of them is on average, since of many slots the
 // first to be free is one that was expected later. Each is taken to become free
 // evenly over what its expected time is uncertain by. With more before it than
-// half of the slots, work is what matters, and soon is endless.
-func (b *backlog) soon() time.Duration {
+// half of the slots, work is what matters, and soon is never before most.
+func (b *backlog) soon(most time.Duration) time.Duration {
 	n := float64(len(b.slots))
 	want := b.part * (b.ahead + 1) / max(1-b.taken/max(n, 1), 0.05)
 	if n == 0 || want > max(n/2, 1) {
-		return math.MaxInt64
+		return most
 	}
 	// Of hundreds a part tells it as well.
-	step, looked, last := 1+len(b.slots)/maxLooked, 0.0, 0.0
-	for i := 0; i < len(b.slots); i += step {
-		looked++
-		last = max(last, b.slots[i].free)
+	step := 1 + len(b.slots)/maxLooked
+	want *= float64((len(b.slots)+step-1)/step) / n
+	high := most.Seconds()
+	if b.freeBy(high, step) < want {
+		return most
 	}
-	want *= looked / n
-	low, high := 0.0, last
-	for range 20 {
-		mid, sum := (low+high)/2, 0.0
-		for i := 0; i < len(b.slots); i += step {
-			switch s := &b.slots[i]; {
-			case mid >= s.free:
-				sum++
-			case mid > s.free-s.spread:
-				sum += (mid - s.free + s.spread) / s.spread
-			}
-		}
-		if sum < want {
+	low := 0.0
+	for range 14 {
+		if mid := (low + high) / 2; b.freeBy(mid, step) < want {
 			low = mid
 		} else {
 			high = mid
 		}
 	}
 	return seconds(high)
+}
+
+// freeBy is how many of every step-th slot are expected to be free by then.
+func (b *backlog) freeBy(then float64, step int) (n float64) {
+	for i := 0; i < len(b.slots); i += step {
+		switch s := &b.slots[i]; {
+		case then >= s.free:
+			n++
+		case then > s.free-s.spread:
+			n += (then - s.free + s.spread) / s.spread
+		}
+	}
+	return n
 }
