@@ -90,15 +90,14 @@ func (c *core) affinity(t *Ticket, cached int) Affinity {
 	return AffinityHit
 }
 
-// reach is a request's own time to its first token on a replica, to compare
-// replicas by; where speeds are unknown, that of loading alone.
-func (c *core) reach(m *member, t *Ticket) candidate {
-	x := candidate{m: m, tokens: uncached(t, c.usableOn(m)), own: loading(m, t)}
-	if d, known := m.speed.FirstToken(x.tokens); known {
-		x.own += d
-		x.known = true
-	}
-	return x
+// reach sets a request's own time to its first token on a replica, to compare
+// replicas by; where speeds are unknown, that without its prompt's.
+func (c *core) reach(at time.Duration, m *member, t *Ticket, x *candidate) {
+	x.m = m
+	x.tokens = uncached(t, c.usableOn(m))
+	x.own = loading(m, t) + m.pool.Prompting.Ahead(at)
+	x.work, x.known = m.speed.FirstToken(x.tokens)
+	x.own += x.work
 }
 
 // uncached is how many prompt tokens are left to process where so many are cached.
@@ -112,10 +111,10 @@ func uncached(t *Ticket, cached int) int {
 // atOnce forecasts a request that nothing stands ahead of while a slot is free:
 // on the best replica with one, or on a busy one after a wait.
 func (c *core) atOnce(now time.Time, t *Ticket, members []*member, f *forecast) {
-	least := c.gather(now, t, members)
+	least, _ := c.gather(now, t, members)
 	var best candidate
 	for _, x := range c.candidates {
-		if x.own == least {
+		if x.cost == least {
 			best = x
 			break
 		}
@@ -124,12 +123,26 @@ func (c *core) atOnce(now time.Time, t *Ticket, members []*member, f *forecast) 
 		return // what is free is owed
 	}
 	if b := c.better(now, t, members, best); b.m != nil {
-		e := c.estimate(b.m, t, c.cachedOn(b.m))
-		f.take(e)
-		f.at, f.wait = b.m, b.first-e.load-e.prompt
+		f.at, f.wait = b.m, b.wait
+		c.behind(now, t, f, b.m, b.ahead)
 		return
 	}
-	f.take(c.estimate(best.m, t, c.usableOn(best.m)))
+	c.behind(now, t, f, best.m, best.m.pool.Prompting.Ahead(now.Sub(c.began)))
+}
+
+// behind takes the estimate for a replica where other prompts are ahead for so long.
+func (c *core) behind(now time.Time, t *Ticket, f *forecast, m *member, ahead time.Duration) {
+	cached := c.usableOn(m)
+	if f.at != nil {
+		cached = c.cachedOn(m)
+	}
+	e := c.estimateBehind(m, t, cached, ahead)
+	e.doubt(m)
+	f.take(e)
+	f.behind = min(ahead, e.prompt)
+	f.prompt -= f.behind
+	f.mean = f.wait + f.behind
+	f.opens = max(0, f.total()-t.ask.Deadline.Sub(now))
 }
 
 // inTurn forecasts a request whose turn comes after a wait: it then takes
@@ -166,6 +179,8 @@ func (c *core) inTurn(t *Ticket, members []*member, f *forecast) {
 // berth is a busy replica that is worth waiting for.
 type berth struct {
 	m     *member
+	wait  time.Duration
+	ahead time.Duration // of other prompts, after the wait
 	first time.Duration // to the first token, the wait included
 	until time.Time     // no longer
 }
@@ -188,13 +203,14 @@ func (c *core) better(now time.Time, t *Ticket, members []*member, free candidat
 		if c.cachedOn(m) == 0 || !c.worthy(now, m, free.m) {
 			continue
 		}
-		e := c.estimate(m, t, c.cachedOn(m))
+		wait, ok := c.nextEnd(now, m)
+		ahead := m.pool.Prompting.Ahead(now.Add(wait).Sub(c.began))
+		e := c.estimateBehind(m, t, c.cachedOn(m), ahead)
 		own := e.load + e.prompt
 		saves := time.Duration(worth * float64(free.own-own))
 		if !e.known || saves <= alike(own) {
 			continue
 		}
-		wait, ok := c.nextEnd(now, m)
 		first := wait + own
 		if !ok || wait+alike(wait) >= saves || best.m != nil && first >= best.first {
 			continue
@@ -203,7 +219,7 @@ func (c *core) better(now time.Time, t *Ticket, members []*member, free candidat
 		if !now.Add(wait).Before(until) {
 			continue
 		}
-		best = berth{m, first, until}
+		best = berth{m, wait, ahead, first, until}
 	}
 	return best
 }
@@ -234,7 +250,7 @@ func (c *core) patience(now time.Time, t *Ticket, free candidate, saves time.Dur
 		until = t.parked.first // it has waited before, and for no longer than was said then
 	}
 	if c.cfg.Enabled && !c.cfg.Observe && !t.ask.Deadline.IsZero() && !t.judged {
-		e := c.estimate(free.m, t, c.usableOn(free.m))
+		e := c.estimateBehind(free.m, t, c.usableOn(free.m), free.m.pool.Prompting.Ahead(now.Sub(c.began)))
 		if last := t.ask.Deadline.Add(-free.own - e.slack); last.Before(until) {
 			until = last
 		}
@@ -326,19 +342,24 @@ func (c *core) recallFor(now time.Time, r *replica.Replica) {
 }
 
 func (c *core) soonerOn(now time.Time, t *Ticket, r *replica.Replica) bool {
-	m := member{rep: r, pool: r.Pool(t.lane.model), speed: r.Speed(t.lane.model), caches: r.Caches(t.lane.model)}
-	if r.FreeIn(now, m.pool) == 0 || !c.serves(r, t.lane) {
+	if r.FreeFor(now, t.lane.model) == 0 || !c.serves(r, t.lane) {
 		return false
 	}
-	cached := 0
-	if m.caches != nil {
-		cached = m.caches.HeldNow(t.ask.Chain)
-	}
+	e, cached := c.estimateNow(now, r, t)
 	if 2*cached < t.parked.cached {
 		return false // a slot that somebody else may have a prompt in
 	}
-	e := c.estimate(&m, t, cached)
 	return now.Add(e.load + e.prompt).Before(t.parked.expect)
+}
+
+// estimateNow is the estimate for a replica that a request would be sent to at
+// once, and how much of its prompt is there.
+func (c *core) estimateNow(now time.Time, r *replica.Replica, t *Ticket) (e estimate, cached int) {
+	m := member{rep: r, pool: r.Pool(t.lane.model), speed: r.Speed(t.lane.model)}
+	if caches := r.Caches(t.lane.model); caches != nil {
+		cached = caches.HeldNow(t.ask.Chain)
+	}
+	return c.estimateBehind(&m, t, cached, m.pool.Prompting.Ahead(now.Sub(c.began))), cached
 }
 
 // occupy notes that a request goes to a replica whose slot it has.
@@ -418,8 +439,8 @@ func (c *core) cachedTokens(a *Assignment, u Usage) (tokens int, sure bool) {
 	}
 	prompt := a.ticket.ask.PromptTokens
 	s := a.lease.rep.Speed(a.Model)
-	whole, known := s.FirstToken(prompt)
-	rest, _ := s.FirstToken(max(prompt-a.lease.cached, 1))
+	whole, known := s.FirstToken(prompt + a.lease.between)
+	rest, _ := s.FirstToken(max(prompt-a.lease.cached, 1) + a.lease.between)
 	hit, miss := rest+rest/2, whole-whole/4
 	switch {
 	case !known || hit >= miss:

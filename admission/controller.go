@@ -77,6 +77,7 @@ func (c *Controller) FirstToken(now time.Time, a *Assignment) {
 	defer c.mu.Unlock()
 	c.mu.judge(now, a.ticket)
 	c.mu.filled(now, a)
+	a.lease.prompted()
 }
 
 // Overdue is asked when FirstTokenTimeout has passed without a token. A

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"time"
 
 	"switchyard/breaker"
@@ -143,7 +144,7 @@ func need(p *replica.Slots, t *Ticket) int { return max(1, min(t.ask.Width, p.To
 // choose picks the replica for the next request among those with room:
 //  1. the lowest tier that has room;
 //  2. replicas that lately rejected their own key or model go last;
-//  3. the smallest forecast of the first token;
+//  3. the smallest forecast of the first token, and what it costs those after it;
 //  4. of those that a forecast cannot tell apart, the least loaded, then in turn.
 //
 // Where a busy replica holds so much of the prompt that the first token would
@@ -151,17 +152,24 @@ func need(p *replica.Slots, t *Ticket) int { return max(1, min(t.ask.Width, p.To
 func (c *core) choose(now time.Time, t *Ticket) (*member, berth) {
 	members := c.usable(now, t.lane)
 	c.look(t)
-	c.turn++
-	least := c.gather(now, t, members)
-	best, load := candidate{}, 0.0
-	for _, x := range c.candidates {
+	least, own := c.gather(now, t, members)
+	best, load, equals, most := candidate{}, 0.0, 0, least+alike(own)
+	for i := range c.candidates {
+		x := &c.candidates[i]
+		if x.cost > most {
+			continue
+		}
 		switch l := x.m.load(); {
-		case x.own > least+alike(least):
 		case t.ask.Hint && c.usableOn(x.m) > 0:
 			return x.m, berth{}
 		case best.m == nil || l < load:
-			best, load = x, l
+			best, load, equals = *x, l, 1
+		case l == load:
+			equals++
 		}
+	}
+	if equals > 1 || c.found == 0 { // who goes where its prompt is takes nobody's turn
+		c.turn++
 	}
 	if best.m == nil {
 		return nil, berth{}
@@ -170,44 +178,59 @@ func (c *core) choose(now time.Time, t *Ticket) (*member, berth) {
 }
 
 // gather lists the replicas with room that no other outranks, in turn, as
-// c.candidates. It returns the smallest time to the first token on any.
-func (c *core) gather(now time.Time, t *Ticket, members []*member) (least time.Duration) {
-	c.candidates = c.candidates[:0]
+// c.candidates. It returns the smallest cost on any, and the time to the first
+// token there.
+func (c *core) gather(now time.Time, t *Ticket, members []*member) (least, own time.Duration) {
+	c.candidates = slices.Grow(c.candidates[:0], len(members))[:len(members)]
 	var lead rank
-	unknown := false
-	for i := range members {
-		m := members[(i+c.turn)%len(members)]
+	n, at := 0, now.Sub(c.began)
+	unknown, pressed := false, 0.0
+	for i, next := 0, c.turn%max(len(members), 1); i < len(members); i++ {
+		m := members[next]
+		if next++; next == len(members) {
+			next = 0
+		}
+		if m.pool.Prompting.Until > at {
+			pressed++
+		}
 		if !c.roomOn(now, m) {
 			continue
 		}
 		k := rank{tier: m.rep.Config.Tier, flagged: m.rep.Flagged != ""}
-		if len(c.candidates) > 0 && k.compare(lead) > 0 {
+		if n > 0 && k.compare(lead) > 0 {
 			continue
 		}
-		if len(c.candidates) == 0 || k.compare(lead) < 0 {
-			c.candidates, lead, unknown = c.candidates[:0], k, false
+		if n == 0 || k.compare(lead) < 0 {
+			n, lead, unknown = 0, k, false
 		}
-		x := c.reach(m, t)
+		x := &c.candidates[n]
+		n++
+		c.reach(at, m, t, x)
 		unknown = unknown || !x.known
-		c.candidates = append(c.candidates, x)
 	}
+	c.candidates = c.candidates[:n]
 	if unknown {
 		c.assume()
 	}
-	for i, x := range c.candidates {
-		if i == 0 || x.own < least {
-			least = x.own
+	others := burden * pressed / float64(len(members))
+	for i := range c.candidates {
+		x := &c.candidates[i]
+		x.cost = x.own + time.Duration(others*float64(x.work))
+		if i == 0 || x.cost < least {
+			least, own = x.cost, x.own
 		}
 	}
-	return least
+	return least, own
 }
 
 // candidate is a replica and a request's own time to the first token there.
 type candidate struct {
 	m      *member
 	own    time.Duration
-	tokens int  // of it to be processed
-	known  bool // how fast it does
+	work   time.Duration // of it that its prompt is processed
+	cost   time.Duration // own, and what it costs others
+	tokens int           // of it to be processed
+	known  bool          // how fast it does
 }
 
 // unknownPromptPerToken stands in for a prompt speed while none was measured, so
@@ -218,14 +241,16 @@ const unknownPromptPerToken = 500 * time.Microsecond
 // fastest: else they would never be tried.
 func (c *core) assume() {
 	pace := float64(unknownPromptPerToken)
-	for first, x := range c.candidates {
+	for first := range c.candidates {
+		x := &c.candidates[first]
 		if p := float64(x.own) / float64(max(x.tokens, 1)); x.known && (p < pace || first == 0) {
 			pace = p
 		}
 	}
 	for i := range c.candidates {
 		if x := &c.candidates[i]; !x.known {
-			x.own += time.Duration(pace * float64(x.tokens))
+			x.work = time.Duration(pace * float64(x.tokens))
+			x.own += x.work
 		}
 	}
 }
@@ -265,19 +290,23 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	t.tries++
 	most := c.look(t)
 	cached := c.usableOn(m)
-	e := c.estimate(m, t, cached)
+	at := now.Sub(c.began)
+	ahead := m.pool.Prompting.Ahead(at)
+	m.pool.Prompting.Met(ahead)
+	e := c.estimateBehind(m, t, cached, ahead)
 	a := &Assignment{
 		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
 		Attempt: t.tries, Queued: t.queued, ticket: t, Affinity: c.affinity(t, cached), CachedTokens: cached,
 		lease: lease{
 			rep: r, pool: p, runs: m.runs, width: w, begun: now, state: leaseBusy,
 			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, cached: cached, p: r.Facts.Progress,
+			between: m.runs.between(at),
 		},
 	}
-	at := now.Sub(c.began)
 	held := run{a: a, begun: at, until: at + e.own(), lengths: c.lengthsOf(t.key, t.lane.model), most: t.ask.MaxTokens, width: w}
 	if e.known {
 		a.lease.first, held.first = now.Add(e.load+e.prompt), at+e.load+e.prompt
+		held.prompt, held.tokens = e.prompt-ahead, uncached(t, cached)
 	}
 	a.lease.permit = r.Breaker.Begin(now)
 	if a.lease.trial {
@@ -290,6 +319,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	t.current = a
 	t.account().begins(a)
 	m.runs.add(held)
+	held.prompts()
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
 	t.item.Class, t.item.Work = t.class.index, t.work

@@ -95,6 +95,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 func (c *core) giveBack(now time.Time, a *Assignment, stillRuns bool) {
 	l := &a.lease
 	l.runs.remove(a)
+	l.prompted()
 	a.ticket.account().ends(a)
 	c.q.Meter().Stop(now, a.ticket.class.index, l.width)
 	a.ticket.used += now.Sub(l.begun).Seconds() * float64(l.width)
@@ -294,6 +295,9 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 			s.Decode = now.Sub(r.FirstTokenAt)
 		}
 	}
+	if s.Prompt > 0 {
+		s.PromptTokens += l.between // they went through the same batches
+	}
 	if !sure {
 		s.PromptTokens = 0 // how many took that time is not known
 	}
@@ -352,7 +356,9 @@ func (c *core) overdue(a *Assignment) time.Duration {
 	return more
 }
 
-// mayMove reports whether another replica has room for a silent attempt.
+// mayMove reports whether a silent attempt had better go to another replica: one
+// that has room for it, and from which its first token would come in time still.
+// What is late anyway is later for being begun anew.
 func (c *core) mayMove(now time.Time, a *Assignment) bool {
 	t := a.ticket
 	if t.ask.Once || t.tries >= c.cfg.Retry.MaxAttempts || c.stopping {
@@ -361,8 +367,11 @@ func (c *core) mayMove(now time.Time, a *Assignment) bool {
 	l := t.lane
 	l.avoid = ""
 	for _, r := range c.fleet {
-		if r != a.lease.rep && !containsName(t.lane.avoid, r.Config.Name) && r.Config.Tier <= a.lease.rep.Config.Tier &&
-			c.serves(r, l) && r.FreeFor(now, l.model) >= need(r.Pool(l.model), t) && !c.owes(r.Pool(l.model)) {
+		if r == a.lease.rep || containsName(t.lane.avoid, r.Config.Name) || r.Config.Tier > a.lease.rep.Config.Tier ||
+			!c.serves(r, l) || r.FreeFor(now, l.model) < need(r.Pool(l.model), t) || c.owes(r.Pool(l.model)) {
+			continue
+		}
+		if e, _ := c.estimateNow(now, r, t); !now.Add(e.load + e.prompt).After(t.ask.Deadline) {
 			return true
 		}
 	}

@@ -12,6 +12,7 @@ import (
 // lane. The parts add up to the first token:
 //
 //	wait    until a slot is free that no one ahead takes
+//	behind  other prompts there, where they are processed in their order
 //	load    of the model, where it is not resident
 //	prompt  processing
 //
@@ -20,6 +21,7 @@ import (
 type forecast struct {
 	wait, load, prompt, rest time.Duration
 	slack                    time.Duration // what prompt and rest may take longer
+	behind                   time.Duration // as told for a slot that is free or awaited; else the usual is in prompt
 	ordered                  time.Duration // wait if deadlines alone decided inside the class
 	turn                     queue.Turn    // where another request of its lane stands in its way
 
@@ -45,7 +47,7 @@ func (f *forecast) own() time.Duration {
 }
 
 // total is what is compared with the deadline.
-func (f *forecast) total() time.Duration { return f.wait + f.before + f.own() }
+func (f *forecast) total() time.Duration { return f.wait + f.before + f.behind + f.own() }
 
 // makeup is what a forecast wait was made of.
 type makeup struct {
@@ -56,7 +58,7 @@ type makeup struct {
 	mean   time.Duration // wait without the margin
 }
 
-func (f *forecast) firstToken() time.Duration { return f.wait + f.load + f.prompt }
+func (f *forecast) firstToken() time.Duration { return f.wait + f.behind + f.load + f.prompt }
 
 // defaultLoad is assumed for a model that is not resident and was never seen
 // to load: enough to prefer a replica that has it in memory.
@@ -64,7 +66,7 @@ const defaultLoad = 5 * time.Second
 
 // estimate is a request's own cost on one replica.
 type estimate struct {
-	load, prompt, rest time.Duration
+	load, prompt, rest time.Duration // prompt with the prompts before it
 	slack              time.Duration // what of it that its deadline bounds may take longer
 	known              bool
 }
@@ -72,8 +74,14 @@ type estimate struct {
 func (e *estimate) own() time.Duration { return e.load + e.prompt + e.rest }
 
 // estimate predicts the cost of a request on a replica that has so many tokens
-// of its prompt in its cache, without waiting.
+// of its prompt in its cache, without waiting, at a time when other prompts are
+// ahead of it there as usual.
 func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
+	return c.estimateBehind(m, t, cached, m.pool.Prompting.Usual)
+}
+
+// estimateBehind is estimate with prompts ahead that take so long.
+func (c *core) estimateBehind(m *member, t *Ticket, cached int, ahead time.Duration) estimate {
 	var e estimate
 	tokens := uncached(t, cached)
 	p, knowP := m.speed.FirstToken(tokens)
@@ -87,6 +95,7 @@ func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
 	default:
 		e.rest = s // a whole answer's time says nothing of its first token
 	}
+	e.prompt += ahead
 	e.load = loading(m, t)
 	e.slack = m.speed.Late(e.prompt)
 	if t.ask.ClientDeadline && !t.ask.Stream {
@@ -188,7 +197,7 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 		if t.back == nil || !t.back.open(now) {
 			f.standing = c.standBefore(now, t, &f)
 		}
-	} else if c.found > 0 && t.ask.Width <= 1 {
+	} else if t.ask.Width <= 1 && (c.found > 0 || c.prompting(now, members)) {
 		c.atOnce(now, t, members, &f)
 	}
 	return f
@@ -245,11 +254,11 @@ func (c *core) notes(now time.Time, t *Ticket, f forecast) []CandidateNote {
 	members := c.usable(now, t.lane)
 	out := make([]CandidateNote, 0, min(len(members), maxCandidates))
 	for _, m := range members[:cap(out)] {
-		cached, wait := c.cachedOn(m), f.wait
-		if f.at != nil && m.rep.FreeIn(now, m.pool) > 0 {
-			cached, wait = c.usableOn(m), 0
+		cached, wait, ahead := c.cachedOn(m), f.wait, m.pool.Prompting.Usual
+		if m.rep.FreeIn(now, m.pool) > 0 && (f.at != nil || wait == 0) {
+			cached, wait, ahead = c.usableOn(m), 0, m.pool.Prompting.Ahead(now.Sub(c.began))
 		}
-		e := c.estimate(m, t, cached)
+		e := c.estimateBehind(m, t, cached, ahead)
 		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds(), CachedTokens: cached})
 	}
 	return out

@@ -30,6 +30,8 @@ type run struct {
 	a            *Assignment
 	begun, until time.Duration // until is estimated
 	first        time.Duration // estimated first token; 0: nothing is known
+	prompt       time.Duration // of it that its own prompt is processed
+	tokens       int           // of that
 	lengths      *lengths      // of the answers of its key; nil: nothing is known
 	most         int           // output tokens
 	width        int

@@ -127,10 +127,14 @@ type lease struct {
 	caches  *replica.Caches // of the prompt; nil: no account is kept
 	slot    int             // as caches gave it
 	filled  bool            // the replica is known to have processed the prompt
-	p       int             // progress mark of the engine when last asked
-	more    time.Duration
-	state   leaseState
-	blame   bool // moved away from: Released decides whether it hung
+
+	prompting bool // it is being processed, as far as is known
+	between   int  // how many tokens of others were to be processed before it
+
+	p     int // progress mark of the engine when last asked
+	more  time.Duration
+	state leaseState
+	blame bool // moved away from: Released decides whether it hung
 }
 
 type leaseState uint8

@@ -63,6 +63,7 @@ type cache struct {
 	tokens   int // of all parts
 	capacity int // tokens, as told
 	limit    int // tokens, as learned; at most capacity
+	misses   int // in a row
 }
 
 // node is a part that some cache holds.
@@ -203,7 +204,7 @@ func (x *Index) Forget(id Cache) {
 	for c.parts > 0 {
 		x.drop(id, x.places.at(c.ring).prev)
 	}
-	c.limit = c.capacity
+	c.limit, c.misses = c.capacity, 0
 }
 
 // Resize changes a cache's capacity. What was learned of its size stays.
@@ -219,29 +220,34 @@ func (x *Index) Resize(id Cache, tokens int) {
 
 // How fast Correct learns.
 const (
-	lossShare = 8  // of the limit is taken when a cache had lost what was expected
-	gainShare = 16 // of the tokens reported is added when it had not
+	lossShare = 8 // of the limit is taken at most when a cache had lost what was expected
+	gainShare = 8 // of the tokens reported is added when it had not
 )
 
 // Correct takes in how many tokens of a prompt a cache had in truth, beside how
 // many Lookup had said before the prompt went there. A cache that had less than
 // half is smaller than it is believed to be, or has lost something: it is
-// believed to be an eighth smaller, and the least recently used of what it held
-// is forgotten. The prompt itself needs no correction: it is there now, and
+// believed to be smaller by what was missing, by twice that the second time in a
+// row and so on, but never by more than an eighth, and the least recently used of
+// what it held is forgotten. The prompt itself needs no correction: it is there now, and
 // Insert says so. A cache that reports what was expected, or more, is believed
 // larger again, up to its capacity.
 //
-// A cache that says 0 again and again comes to hold nothing. A single 0 costs an
-// eighth, and not everything as old as what is missing: llama.cpp says 0 whenever
-// it had to put a prompt into a slot other than the one that holds its beginning,
-// and forgetting too much sends conversations away from caches that they have.
+// A cache that says 0 again and again comes to hold nothing. A single 0 costs no
+// more than it misses, and not everything as old as that: llama.cpp says 0
+// whenever it had to put a prompt into a slot other than the one that holds its
+// beginning, which with a system prompt that many share is often, and forgetting
+// too much sends conversations away from caches that they have.
 func (x *Index) Correct(id Cache, expected, reported int) {
 	c := x.get(id)
 	if reported < expected/2 {
-		c.limit -= (c.limit + lossShare - 1) / lossShare
+		lost := (expected - reported) << min(c.misses, 20)
+		c.limit -= min(lost, (c.limit+lossShare-1)/lossShare)
+		c.misses++
 		x.shrink(id)
 		return
 	}
+	c.misses = 0
 	c.limit = min(c.capacity, c.limit+reported/gainShare)
 }
 

@@ -31,6 +31,7 @@ func tokensOf(c []Part) (n int) {
 type naive struct {
 	open            bool
 	capacity, limit int
+	misses          int    // in a row
 	parts           []Part // the most recent first
 }
 
@@ -103,7 +104,7 @@ func TestR6TheIndexIsItsNaiveModel(t *testing.T) {
 			"forget": func(rt *rapid.T) {
 				id := some(rt)
 				x.Forget(id)
-				caches[id].parts, caches[id].limit = nil, caches[id].capacity
+				caches[id] = naive{open: true, capacity: caches[id].capacity, limit: caches[id].capacity}
 			},
 			"resize": func(rt *rapid.T) {
 				id, tokens := some(rt), rapid.IntRange(-1, 400).Draw(rt, "tokens")
@@ -122,10 +123,11 @@ func TestR6TheIndexIsItsNaiveModel(t *testing.T) {
 				x.Correct(id, expected, reported)
 				n := &caches[id]
 				if reported < expected/2 {
-					n.limit -= (n.limit + 7) / 8
+					n.limit -= min((expected-reported)<<min(n.misses, 20), (n.limit+7)/8)
+					n.misses++
 					n.shrink()
 				} else {
-					n.limit = min(n.capacity, n.limit+reported/16)
+					n.misses, n.limit = 0, min(n.capacity, n.limit+reported/8)
 				}
 			},
 			"": func(rt *rapid.T) {

@@ -18,6 +18,7 @@ const (
 	LeastConnections             // a plain proxy: each request to the replica with the fewest under way, at once
 	Gateway                      // this gateway, whole or without a part
 	Oracle                       // this gateway, told the true service times; virtual only
+	Pinned                       // a plain proxy: each conversation to a replica of its own, for good; virtual only
 	External                     // any other gateway, by its URL; live only
 )
 
@@ -41,6 +42,8 @@ func ParseTarget(s string) (Target, error) {
 		return Target{Name: s, Kind: LeastConnections}, nil
 	case "switchyard":
 		return Target{Name: s, Kind: Gateway}, nil
+	case "pinned":
+		return Target{Name: s, Kind: Pinned}, nil
 	case "switchyard-oracle":
 		return Target{Name: s, Kind: Oracle}, nil
 	}
@@ -55,7 +58,7 @@ func ParseTarget(s string) (Target, error) {
 		}
 		return Target{}, fmt.Errorf("target %q: want url:NAME=URL, as in url:haproxy=http://127.0.0.1:8080", s)
 	}
-	return Target{}, fmt.Errorf("target %q: want round-robin, least-connections, switchyard, switchyard-no-NAME with NAME one of %s, switchyard-oracle, or url:NAME=URL",
+	return Target{}, fmt.Errorf("target %q: want round-robin, least-connections, pinned, switchyard, switchyard-no-NAME with NAME one of %s, switchyard-oracle, or url:NAME=URL",
 		s, strings.Join(parts, ", "))
 }
 
@@ -64,7 +67,7 @@ func (t Target) Virtual() bool { return t.Kind != External }
 
 // Live reports whether the target can be run over real sockets. Nothing switches
 // off that a real gateway hears its engines say where their models are.
-func (t Target) Live() bool { return t.Kind != Oracle && t.Without != "gpu" }
+func (t Target) Live() bool { return t.Kind != Oracle && t.Kind != Pinned && t.Without != "gpu" }
 
 // VirtualOptions is what a virtual run needs beside the scenario.
 type VirtualOptions struct {
@@ -73,6 +76,8 @@ type VirtualOptions struct {
 	// Progress, if not nil, is told now and then how many requests of about how
 	// many have ended.
 	Progress func(done, total int)
+
+	rehearsal *Traffic // for Pinned: the same traffic, to be played beforehand
 }
 
 // LiveOptions is what a live run needs beside the scenario.

@@ -12,6 +12,7 @@ func TestParseTarget(t *testing.T) {
 		"least-connections":          {Name: "least-connections", Kind: LeastConnections},
 		"switchyard":                 {Name: "switchyard", Kind: Gateway},
 		"switchyard-no-slots":        {Name: "switchyard-no-slots", Kind: Gateway, Without: "slots"},
+		"pinned":                     {Name: "pinned", Kind: Pinned},
 		"switchyard-no-gpu":          {Name: "switchyard-no-gpu", Kind: Gateway, Without: "gpu"},
 		"switchyard-oracle":          {Name: "switchyard-oracle", Kind: Oracle},
 		"url:haproxy=http://[::1]:1": {Name: "haproxy", Kind: External, URL: "http://[::1]:1"},

@@ -9,6 +9,9 @@ import (
 // under a made-up clock. The same scenario, target and trial give the same
 // records, byte for byte.
 func RunVirtual(ctx context.Context, s *Scenario, t Target, trial int, o VirtualOptions) (*Trial, error) {
+	if t.Kind == Pinned {
+		o.rehearsal = s.NewTraffic(trial)
+	}
 	return runVirtual(ctx, s, t, s.NewTraffic(trial), o)
 }
 
@@ -24,7 +27,9 @@ func runVirtual(ctx context.Context, s *Scenario, t Target, from traffic, o Virt
 	var err error
 	switch t.Kind {
 	case RoundRobin, LeastConnections:
-		w.front = &proxyFront{w: w, least: t.Kind == LeastConnections}
+		w.front = newProxyFront(w, t.Kind == LeastConnections)
+	case Pinned:
+		w.front, err = newPinnedFront(w, o.rehearsal)
 	default:
 		w.front, err = wiredGateway(w, s, t, o)
 	}

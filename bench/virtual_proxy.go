@@ -5,13 +5,13 @@ import "switchyard/simserver/model"
 // proxyFront is a plain proxy in a virtual run: it has no queue, no limits and
 // no memory. It sends each request on at once and passes on what comes.
 type proxyFront struct {
-	w     *world
-	least bool // fewest connections; else each in turn
-	turn  int
+	w      *world
+	choose func(*journey) int // the server's place in the fleet
+	turn   int
 }
 
 func (p *proxyFront) arrive(j *journey) {
-	a := &attempt{j: j, on: p.pick()}
+	a := &attempt{j: j, on: p.w.fleet[p.choose(j)]}
 	j.rec.Replica, j.rec.Attempts = a.on.name, 1
 	if rej := a.on.submit(a); rej != nil {
 		if status := rejected(rej); status != 0 {
@@ -25,11 +25,16 @@ func (p *proxyFront) arrive(j *journey) {
 	a.on.open++
 }
 
-// pick is the replica for the next request.
-func (p *proxyFront) pick() *server {
-	at := pick(p.turn, p.least, len(p.w.fleet), func(i int) int { return p.w.fleet[i].open })
-	p.turn++
-	return p.w.fleet[at]
+// newProxyFront sends each request to the server with the fewest connections, or
+// to each in turn.
+func newProxyFront(w *world, least bool) *proxyFront {
+	p := &proxyFront{w: w}
+	p.choose = func(*journey) int {
+		at := pick(p.turn, least, len(w.fleet), func(i int) int { return w.fleet[i].open })
+		p.turn++
+		return at
+	}
+	return p
 }
 
 func (p *proxyFront) happened(a *attempt, first bool) {

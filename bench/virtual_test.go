@@ -24,8 +24,9 @@ func wire(file []byte) (admission.Config, error) {
 	}
 	out := admission.Config{
 		DefaultClass: c.DefaultClass, Enabled: c.Admission.Enabled, Keep: c.Admission.Keep, Observe: c.Admission.Mode == config.Observe,
-		Queue:   admission.QueueLimits{MaxRequests: c.Queue.MaxRequests, MaxBytes: int64(c.Queue.MaxBytes)},
-		Breaker: breaker.Config(c.Breaker), ProbeEvery: c.Health.Interval, Weights: map[string]float64{},
+		Affinity: c.Affinity.Enabled,
+		Queue:    admission.QueueLimits{MaxRequests: c.Queue.MaxRequests, MaxBytes: int64(c.Queue.MaxBytes)},
+		Breaker:  breaker.Config(c.Breaker), ProbeEvery: c.Health.Interval, Weights: map[string]float64{},
 		Retry: admission.Retry{
 			MaxAttempts: c.Retry.MaxAttempts, Budget: c.Retry.Budget, FirstTokenFloor: c.Retry.FirstTokenFloor,
 			FirstTokenFactor: c.Retry.FirstTokenFactor, LoadTimeout: c.Retry.LoadTimeout,
@@ -42,7 +43,7 @@ func wire(file []byte) (admission.Config, error) {
 		}
 	}
 	for _, r := range c.Replicas {
-		out.Replicas = append(out.Replicas, replica.Config{Name: r.Name, URL: r.URL, Engine: replica.Engine(r.Engine), Slots: r.Slots, Models: r.Models, Tier: r.Tier})
+		out.Replicas = append(out.Replicas, replica.Config{Name: r.Name, URL: r.URL, Engine: replica.Engine(r.Engine), Slots: r.Slots, Models: r.Models, Tier: r.Tier, CacheTokens: r.CacheTokens})
 	}
 	return out, nil
 }

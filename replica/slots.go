@@ -14,6 +14,8 @@ type Slots struct {
 	suspect    int       // foreign work seen by the last clean probe
 	suspectAt  time.Time // when that probe began
 	suspicious bool
+
+	Prompting Prompting // of what is in them
 }
 
 // Free is the number of slots a new attempt could take; never negative.

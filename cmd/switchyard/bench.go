@@ -26,7 +26,7 @@ type benchCmd struct {
 type benchRunCmd struct {
 	Scenario string   `arg:"" help:"A scenario's file, or the name of a shipped one."`
 	Out      string   `placeholder:"DIR" type:"path" help:"Where the raw logs go (default: bench-SCENARIO here). More targets may be added to those that are there."`
-	Target   []string `placeholder:"NAME" sep:"none" help:"What to run against; may repeat (default: the scenario's): round-robin, least-connections, switchyard, switchyard-no-admission, -no-affinity, -no-slots or -no-order, switchyard-no-gpu and switchyard-oracle (both virtual), url:NAME=URL (another gateway in front of the same replicas)."`
+	Target   []string `placeholder:"NAME" sep:"none" help:"What to run against; may repeat (default: the scenario's): round-robin, least-connections, pinned (virtual), switchyard, switchyard-no-admission, -no-affinity, -no-slots or -no-order, switchyard-no-gpu and switchyard-oracle (both virtual), url:NAME=URL (another gateway in front of the same replicas)."`
 	Trials   int      `placeholder:"N" help:"How often (default: the scenario's)."`
 	Seed     *uint64  `placeholder:"N" help:"Seed of the traffic (default: the scenario's)."`
 	Virtual  *bool    `negatable:"" help:"Under a made-up clock, without sockets: the same controller, the same model of the engines (default: the scenario's)."`
