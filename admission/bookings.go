@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"time"
 )
 
@@ -21,7 +22,7 @@ const (
 	bookRing  = 1024                   // steps; at least bookSpan + bookLate of them
 
 	maxBookings = 1 << 16 // places kept, some 20 MiB; those refused beyond it are told not to come back
-	maxBooks    = 64      // pairs of class and lane with places
+	maxBooks    = 512     // of a class, a lane and a key with places
 	maxAlike    = 8       // bookings of equal bodies that are looked at
 
 	// bookable is the share of capacity that bookings may fill. The rest goes to
@@ -61,6 +62,7 @@ func (b *booking) open(now time.Time) bool { return !now.Before(b.due) && !now.A
 type book struct {
 	class *classBook
 	lane  lane // without what only attempts and tiers need
+	key   string
 	n     int
 	work  expected // of all steps
 	from  int64    // no earlier step has bookings
@@ -160,29 +162,43 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 	return true
 }
 
-// bookOf is the book of a request's class and lane, begun if there is none and
-// nil if there are too many.
+// otherKeys is whose book those share who come when most books are taken.
+const otherKeys = "\x00"
+
+// bookOf is the book of a request's class, lane and key, begun if there is none
+// and nil if there are too many.
 func (c *core) bookOf(t *Ticket) *book {
-	l := lane{model: t.lane.model, engines: t.lane.engines, pin: t.lane.pin}
-	var empty *book
-	for _, b := range c.bookings.books {
-		if b.class == t.class && b.lane == l {
+	l, key := lane{model: t.lane.model, engines: t.lane.engines, pin: t.lane.pin}, t.key
+	if b := c.bookings.find(t.class, l, key); b != nil {
+		return b
+	}
+	if len(c.bookings.books) >= maxBooks*7/8 {
+		key = otherKeys
+		if b := c.bookings.find(t.class, l, key); b != nil {
 			return b
 		}
-		if b.n == 0 {
-			empty = b
-		}
 	}
+	i := slices.IndexFunc(c.bookings.books, func(b *book) bool { return b.n == 0 })
 	switch {
-	case empty != nil:
+	case i >= 0:
 	case len(c.bookings.books) == maxBooks:
 		return nil
 	default:
-		empty = &book{}
-		c.bookings.books = append(c.bookings.books, empty)
+		i = len(c.bookings.books)
+		c.bookings.books = append(c.bookings.books, &book{})
 	}
-	empty.class, empty.lane = t.class, l
-	return empty
+	b := c.bookings.books[i]
+	b.class, b.lane, b.key = t.class, l, key
+	return b
+}
+
+func (bs *bookings) find(class *classBook, l lane, key string) *book {
+	for _, b := range bs.books {
+		if b.class == class && b.key == key && b.lane == l {
+			return b
+		}
+	}
+	return nil
 }
 
 func (bs *bookings) index(b *booking) {
@@ -267,7 +283,11 @@ type standing struct {
 func (c *core) standBefore(now time.Time, t *Ticket, f *forecast) standing {
 	stretch := t.class.margin.factor()
 	room := (t.ask.Deadline.Sub(now) - f.own()).Seconds() / stretch
-	st := c.booked(now, t, f.mean.Seconds(), room, f.rate)
+	rate := f.rate
+	if f.fair > 0 { // others have the rest
+		rate = min(rate, f.fair)
+	}
+	st := c.booked(now, t, f.mean.Seconds(), room, rate)
 	st.before = time.Duration(float64(st.before) * stretch)
 	return st
 }
@@ -286,7 +306,7 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 	near, total := c.bookings.near[:0], expected{}
 	st := standing{share: first.share(0)}
 	for _, b := range c.bookings.books {
-		if b.n == 0 || b.class != t.class || !c.compete(b.lane, t.lane) {
+		if b.n == 0 || b.class != t.class || b.key != t.key && b.key != otherKeys || !c.compete(b.lane, t.lane) {
 			continue
 		}
 		c.sweep(now, b)

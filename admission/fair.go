@@ -152,6 +152,7 @@ func (c *core) shared(now time.Time, t *Ticket, f *forecast, b backlog) time.Dur
 	n := float64(len(b.slots))
 	share := max(n/all, (n-b.taken-newcomers)/(1+turn.Others/w)) / b.part
 
+	f.fair = share
 	ahead := func(work float64) float64 { return work / max(t.work, 1e-3) }
 	least := b
 	least.own = turn.Own * all
@@ -165,7 +166,7 @@ func (c *core) shared(now time.Time, t *Ticket, f *forecast, b backlog) time.Dur
 	switch {
 	case wait < f.ordered && c.q.Endangers(now, &t.item):
 		return f.ordered
-	case wait > f.ordered && k.had(now, t.key) < share:
+	case wait > f.ordered && (k.had(now, t.key) < share || t.back != nil && t.back.open(now)):
 		return f.ordered
 	}
 	return wait

@@ -55,6 +55,7 @@ type makeup struct {
 	work   float64       // theirs, in slot-seconds
 	urgent float64       // slots that more urgent classes keep busy
 	rate   float64       // slots that work off what is accepted
+	fair   float64       // of them, those that are its key's; 0: all
 	mean   time.Duration // wait without the margin
 }
 
@@ -235,7 +236,7 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 		b.taken += b.part * held
 		f.wait = c.shared(now, t, f, b)
 	}
-	f.makeup = makeup{ahead: ahead, work: work, urgent: urgent, rate: c.rate(now, t, n/b.part, urgent), mean: max(f.wait, own)}
+	f.makeup = makeup{fair: f.fair, ahead: ahead, work: work, urgent: urgent, rate: c.rate(now, t, n/b.part, urgent), mean: max(f.wait, own)}
 	f.ordered, f.wait = margin.stretch(max(f.ordered, own)), margin.stretch(f.mean)
 	return true
 }

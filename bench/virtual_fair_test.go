@@ -48,6 +48,21 @@ func TestR3NoisyNeighbourScenario(t *testing.T) {
 	require.Greater(t, was, 1500)
 	require.GreaterOrEqual(t, float64(is), 0.95*float64(was))
 	require.Greater(t, rest, 450)
+
+	// R14 beside it: a noisy one that comes back as told gets its booked places,
+	// within its own share.
+	returns := pooled(t, "noisy-neighbour", func(from *Source) bool {
+		if times := 3; from.Key == "noisy" {
+			from.Retry, from.Retries = RetryTold, &times
+		}
+		return true
+	})
+	is, rest = howMany(returns, onTime(false)), howMany(returns, onTime(true))
+	t.Logf("%d beside one that comes back, which had %d", is, rest)
+	require.GreaterOrEqual(t, float64(is), 0.93*float64(was))
+	back := func(r *Record) bool { return r.RetriedOf != "" }
+	taken := func(r *Record) bool { return back(r) && r.Status != 429 }
+	require.Greater(t, float64(howMany(returns, taken)), 0.85*float64(howMany(returns, back)))
 }
 
 // R3.1 at the clients: interactive requests are served as well, to 3 in 100,

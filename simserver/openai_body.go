@@ -51,7 +51,14 @@ type CompletionRequest struct {
 	InputSuffix     string `json:"input_suffix"`
 }
 
-var errNoMessages = errors.New("'messages' is required")
+var (
+	errNoMessages = errors.New("'messages' is required")
+	errCopies     = errors.New("'n' must be at most 16384")
+)
+
+// maxCopies bounds what one request may ask for: each copy is room in memory before any work is
+// done: without a limit one request could end the whole fleet.
+const maxCopies = 16384
 
 func parseChat(body []byte) (*ask, error) {
 	var q ChatCompletionRequest
@@ -60,6 +67,9 @@ func parseChat(body []byte) (*ask, error) {
 	}
 	if len(q.Messages) == 0 {
 		return nil, errNoMessages
+	}
+	if q.N > maxCopies {
+		return nil, errCopies
 	}
 	a := &ask{name: q.Model, messages: true, perToken: q.TimingsPerToken, returnProgress: q.ReturnProgress && q.Stream}
 	a.Model, a.Stream, a.Copies = q.Model, q.Stream, q.N
@@ -90,6 +100,9 @@ func parseCompletion(body []byte) (*ask, error) {
 	}
 	if len(q.Prompt.list) == 0 {
 		return nil, errNoPrompt
+	}
+	if max(q.N, q.BestOf) > maxCopies/len(q.Prompt.list) {
+		return nil, errCopies
 	}
 	a := &ask{name: q.Model, grammar: q.Grammar, perToken: q.TimingsPerToken, returnProgress: q.ReturnProgress && q.Stream}
 	a.Model, a.Stream, a.Copies = q.Model, q.Stream, max(q.N, q.BestOf)
