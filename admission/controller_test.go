@@ -414,6 +414,24 @@ func TestR15StoppingTellsTheQueueAndRefusesNewcomers(t *testing.T) {
 	require.False(t, w.snap().Serving)
 }
 
+// R15: who waits for what a reload has taken away is told at once.
+func TestR15AReloadTellsWhoWaitsInVain(t *testing.T) {
+	cfg := testConfig(rep("a", 1))
+	w := newWorld(t, cfg)
+	running := w.granted(w.accept(w.ask()))
+	waiting := w.accept(w.ask())
+	w.waits(waiting)
+	cfg.Replicas = []replica.Config{rep("a", 1)}
+	w.c.Reconfigure(w.now, cfg)
+	w.waits(waiting)
+	cfg.Replicas = nil
+	w.c.Reconfigure(w.now, cfg)
+	require.Equal(t, ReasonModelNotFound, w.refused(waiting).Reason)
+	w.c.End(w.now, waiting, Refused, ReasonModelNotFound)
+	w.serve(running, time.Second)
+	require.EqualValues(t, 1, w.snap().Totals.Completed)
+}
+
 func TestR15ReloadKeepsWhatGoesOn(t *testing.T) {
 	w := newWorld(t, testConfig(rep("a", 1), rep("b", 1)))
 	onA, onB := w.granted(w.accept(w.ask())), w.granted(w.accept(w.ask()))

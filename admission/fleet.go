@@ -96,7 +96,22 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 			c.gone = append(c.gone, r)
 		}
 	}
+	c.tellOrphans(now)
 	c.dispatch(now)
+}
+
+// tellOrphans turns away who waits for a model that no replica has any more, as
+// a newcomer would be, and not at the end of its deadline.
+func (c *core) tellOrphans(now time.Time) {
+	for _, t := range c.waiters() {
+		l := lane{model: t.lane.model, engines: t.engines, pin: t.ask.Pin}
+		if !slices.ContainsFunc(c.fleet, func(r *replica.Replica) bool {
+			serves, sure := c.servesKnown(r, l)
+			return serves || !sure
+		}) {
+			c.turnAway(now, t, c.modelNotFound(t.ask))
+		}
+	}
 }
 
 // known is the replica that has this address already: among the present ones,

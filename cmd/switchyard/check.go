@@ -38,6 +38,9 @@ func notices(cfg *config.Config) []string {
 			lines = append(lines, line+" (not here now; serve will not start without it)")
 		}
 	}
+	if len(cfg.Replicas) == 0 {
+		lines = append(lines, "replicas: there is none; serve will not start without one (or give it --replica URL)")
+	}
 	return append(lines, unreadable(cfg)...)
 }
 

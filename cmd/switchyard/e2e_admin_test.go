@@ -62,7 +62,7 @@ func TestAdminToken(t *testing.T) {
 	for _, path := range []string{"/metrics", "/admin/state", "/admin/decisions"} {
 		require.Equal(t, http.StatusOK, r.do("GET", path, "Authorization", "Bearer open-sesame").status, path)
 	}
-	got := command(t, "status", "--admin", r.admin)
+	got := command(t, "status", "--admin", strings.TrimPrefix(r.admin, "http://"))
 	require.Equal(t, exitFail, got.code)
 	require.Contains(t, got.err, "401")
 	t.Setenv("SWITCHYARD_ADMIN_TOKEN", "open-sesame")

@@ -99,6 +99,10 @@ func TestCheckNamesCertificatesThatAreNotThere(t *testing.T) {
 	require.Contains(t, got.out, "note: replicas[0].ca_file: stat /none/ca.pem: no such file or directory")
 }
 
+func TestCheckSaysWhatServeWouldMiss(t *testing.T) {
+	require.Contains(t, command(t, "check", file(t, "models: {a: [b]}\n")).out, "note: replicas: there is none")
+}
+
 func TestCheckSaysAllThatIsWrong(t *testing.T) {
 	path := file(t, "listne: x\nqueue: {max_requests: 0}\nreplicas:\n  - {url: 'http://127.0.0.1:8700'}\n")
 	require.Equal(t, outcome{

@@ -16,7 +16,7 @@ import (
 
 // statusCmd shows a gateway's state in the terminal.
 type statusCmd struct {
-	Admin string `default:"http://127.0.0.1:8701" placeholder:"URL" help:"The gateway's admin address."`
+	Admin string `default:"http://127.0.0.1:8701" placeholder:"URL" help:"The gateway's admin address, as URL or HOST:PORT."`
 	Token string `env:"SWITCHYARD_ADMIN_TOKEN" placeholder:"TOKEN" help:"The admin token, where the gateway asks for one; SWITCHYARD_ADMIN_TOKEN keeps it out of the process list."`
 	Watch bool   `help:"Show it again every second until interrupted."`
 }
@@ -52,6 +52,9 @@ func (cmd *statusCmd) fetch(ctx context.Context) (*admission.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	url := strings.TrimSuffix(cmd.Admin, "/") + "/admin/state"
+	if !strings.Contains(url, "://") { // as serve takes it
+		url = "http://" + url
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--admin %s: %w", cmd.Admin, err)}
