@@ -27,7 +27,7 @@ race: ## all tests under the race detector
 	go test -race ./...
 
 .PHONY: check
-check: ## what CI runs: format, vet, staticcheck, modernisers, race, short fuzz, builds with and without cgo
+check: ## what CI runs: format, vet, staticcheck, modernisers, race, published numbers, short fuzz, builds with and without cgo
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofumpt would change:"; echo "$$out"; exit 1; }
 	go vet ./...
 	$(TOOL) staticcheck ./...
@@ -37,6 +37,7 @@ check: ## what CI runs: format, vet, staticcheck, modernisers, race, short fuzz,
 	CGO_ENABLED=0 go vet ./replica/gpu ./cmd/switchyard
 	CGO_ENABLED=0 go test ./replica/gpu
 	go test -race ./...
+	go run ./cmd/switchyard bench verify docs/results --published docs/results.md --published docs/results/affinity.md
 	$(MAKE) --no-print-directory fuzz
 
 .PHONY: fuzz
