@@ -32,7 +32,9 @@ func (c *core) choose(now time.Time, t *Ticket) (*member, berth) {
 			equals++
 		}
 	}
-	if equals > 1 || c.found == 0 { // who goes where its prompt is takes nobody's turn
+	// Who goes where its prompt is takes nobody's turn, nor does a retry: with two
+	// replicas the one that failed would be next again.
+	if (equals > 1 || c.found == 0) && t.lane.avoid == "" {
 		c.turn++
 	}
 	if best.m == nil {
