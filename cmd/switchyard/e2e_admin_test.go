@@ -117,7 +117,7 @@ func TestAdminDecisions(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "decisions.jsonl")
 	r := newRig(t, setup{replicas: two("llamacpp"), tune: func(c *config.Config) { c.Log.Decisions = log }})
 	require.NoError(t, r.fleet[0].SetFault(simserver.Fault{Kind: "empty"}))
-	for i := range 4 {
+	for i := range 6 { // every other one meets the replica that fails, until its breaker opens
 		req := openAI.request(t.Context(), r.base, query{prompt: prompt(i, 10), tokens: 2})
 		req.Header.Set("X-Request-ID", fmt.Sprint("ask-", i))
 		req.Header.Set("Priority", "u=1")
@@ -130,13 +130,13 @@ func TestAdminDecisions(t *testing.T) {
 	impossible.Header.Set("X-Request-ID", "in-vain")
 	impossible.Header.Set("X-Switchyard-Deadline", "1ns")
 	openAI.send(r.client, impossible, query{}).mustBe(t, "error")
-	r.untilEnded(5)
+	r.untilEnded(7)
 
 	var all []admission.Decision
 	r.getJSON("/admin/decisions?limit=3", &all)
 	require.Len(t, all, 3)
 	require.Equal(t, "in-vain", all[0].ID)
-	require.Equal(t, "ask-3", all[1].ID)
+	require.Equal(t, "ask-5", all[1].ID)
 	var refused admission.Decision
 	r.getJSON("/admin/decisions/in-vain", &refused)
 	require.Equal(t, "refused", refused.Outcome)
@@ -159,7 +159,7 @@ func TestAdminDecisions(t *testing.T) {
 	r.close()
 	written, err := os.ReadFile(log)
 	require.NoError(t, err)
-	require.Equal(t, 5, strings.Count(string(written), "\n"))
+	require.Equal(t, 7, strings.Count(string(written), "\n"))
 	require.NotContains(t, string(written), "word", "prompts are never logged")
 }
 
@@ -200,7 +200,9 @@ var metricNames = strings.Fields(`
 // R13: metrics, state and the status command tell the same books, under the
 // names of the interface.
 func TestMetricsAndStatus(t *testing.T) {
-	r := newRig(t, setup{replicas: two("llamacpp"), tune: func(c *config.Config) { c.Retry.Budget = 1 }})
+	r := newRig(t, setup{replicas: two("llamacpp"), tune: func(c *config.Config) {
+		c.Retry.Budget, c.Breaker.ConsecutiveFailures = 1, 10 // no breaker opens here
+	}})
 	ask := func(q query) reply { return openAI.ask(t.Context(), r.client, r.base, q) }
 	for i := range 4 {
 		ask(query{prompt: prompt(i, 30), stream: true, tokens: 5}).mustBe(t, "whole")
