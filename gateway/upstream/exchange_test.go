@@ -388,7 +388,7 @@ type throttled struct {
 }
 
 func (c *throttled) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+	n, err := c.Conn.Read(p[:min(len(p), 64<<10)])
 	if c.n += n; c.n >= 128<<10 {
 		c.n = 0
 		<-time.After(20 * time.Millisecond)
