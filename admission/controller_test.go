@@ -94,12 +94,12 @@ func TestR4WhatIsHardlyKnownRefusesNobody(t *testing.T) {
 	slow(30 * time.Second) // a warm-up; the deadline is 10 s
 	slow(15 * time.Second) // half the doubt: the mean is 22 s now
 	require.True(t, refused(), "an eleven seconds' mean even at half")
-	w.pass(outdatedAfter - time.Second)
+	w.pass(time.Minute - time.Second)
 	require.True(t, refused())
 	w.pass(time.Second)
 	require.False(t, refused(), "nobody has run for a minute")
 	for range 12 {
-		w.pass(outdatedAfter)
+		w.pass(time.Minute)
 		slow(100 * time.Millisecond)
 	}
 	w.pass(time.Second)
