@@ -497,6 +497,24 @@ func TestR6SpeedsAreThoseOfUncachedTokens(t *testing.T) {
 	}
 }
 
+// R4: of an engine that never says what it cached, a prompt takes what it takes,
+// whatever was expected in the cache: who is turned away in time makes room for
+// one who can still be served.
+func TestR4AnEngineThatNeverSaysIsTimedByTheClock(t *testing.T) {
+	w := affine(t, rep("a", 1))
+	for range 100 {
+		a := w.granted(w.accept(w.turn(talk("x", 2))))
+		w.first(a, 1500*time.Millisecond)
+		at := w.now
+		w.pass(2 * time.Second)
+		w.c.Finish(w.now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: at, Usage: Usage{OutputTokens: 101}})
+		w.c.End(w.now, a.ticket, Completed, "")
+	}
+	a := w.granted(w.accept(w.turn(talk("x", 2))))
+	require.Equal(t, 2000, a.CachedTokens)
+	require.InEpsilon(t, 1.5, a.lease.first.Sub(a.lease.begun).Seconds(), 0.05)
+}
+
 // R6, R4: a deadline that only a cached prompt can meet is promised where it is
 // cached, and not elsewhere.
 func TestR6PromisesCountOnTheCache(t *testing.T) {

@@ -298,8 +298,14 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 	if s.Prompt > 0 {
 		s.PromptTokens += l.between // they went through the same batches
 	}
-	if !sure {
+	switch {
+	case sure:
+	case u.Prompt > 0:
 		s.PromptTokens = 0 // how many took that time is not known
+	default:
+		// An engine that never says: this is what a prompt takes of which so
+		// much is expected in its cache, found or not.
+		s.PromptTokens = uncached(t, l.cached) + l.between
 	}
 	if s.First > 0 && !l.cold && !l.first.IsZero() && !a.expectsCache() {
 		l.rep.Speed(a.Model).Timed(l.first.Sub(l.begun), s.First)

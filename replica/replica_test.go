@@ -114,6 +114,25 @@ func TestR6SpeedWhereMostPromptsAreCached(t *testing.T) {
 	require.InEpsilon(t, took(2000).Seconds(), d.Seconds(), 0.01, "one large one sets it right")
 }
 
+// R4: where all that is expected in the cache takes as long as if it were not,
+// that is what it takes: the prompt of an engine that never says is not free.
+func TestR4ACacheThatSavesNothingIsNotCounted(t *testing.T) {
+	var s Speed
+	for range 16 { // before anything is expected
+		s.Learn(Sample{PromptTokens: 250, Prompt: 100 * time.Millisecond})
+	}
+	for range 200 {
+		s.Learn(Sample{PromptTokens: 1, Prompt: 100 * time.Millisecond})
+	}
+	d, _ := s.FirstToken(1)
+	require.InEpsilon(t, 0.1, d.Seconds(), 0.01)
+	for range 200 { // and whole prompts are told again what they take
+		s.Learn(Sample{PromptTokens: 250, Prompt: 100 * time.Millisecond})
+	}
+	d, _ = s.FirstToken(250)
+	require.InEpsilon(t, 0.1, d.Seconds(), 0.1)
+}
+
 func TestLoadingIsLeftOutOfSpeeds(t *testing.T) {
 	var s Speed
 	s.Learn(Sample{First: 8 * time.Second, Hold: 9 * time.Second, Load: 7 * time.Second})

@@ -85,12 +85,12 @@ func (f *figures) learnPrompt(seconds, tokens float64) {
 	if tokens > muchLarger*f.large {
 		f.promptPerToken.n = 0
 	}
-	f.large = max(tokens, 0.98*f.large)
 	if tokens >= minPromptSample {
+		f.large = max(tokens, 0.98*f.large)
 		f.promptPerToken.weigh(max(0, seconds-f.start)/tokens, tokens/f.large)
 	}
 	if p := f.promptPerToken; p.known() && tokens <= small*f.large {
-		f.start += meanWeight * (min(max(0, seconds-p.v*tokens), small*p.v*f.large) - f.start)
+		f.start += meanWeight * (min(max(0, seconds-p.v*tokens), p.v*f.large) - f.start)
 	}
 }
 
