@@ -160,7 +160,7 @@ func (w *world) full(name string, n int, d time.Duration) (out []*Assignment) {
 	w.t.Helper()
 	for range n {
 		ask := w.ask()
-		ask.Pin, ask.PromptTokens, ask.MaxTokens = name, 1, int(d.Seconds()*50)
+		ask.Pin, ask.PromptTokens, ask.MaxTokens = name, 1, 1+int(d.Seconds()*50)
 		w.c.mu.output = map[outputKey]*lengths{}
 		out = append(out, w.granted(w.accept(ask)))
 	}

@@ -45,7 +45,8 @@ const flowSpan = 20 * time.Second
 // request is accepted, corrected when it ends and the truth is known.
 type flow struct {
 	work [int(flowSpan / time.Second)]float64
-	at   int64 // second of the newest bucket
+	at   int64     // second of the newest bucket
+	from time.Time // since when there has been some
 }
 
 func (f *flow) advance(now time.Time) int {
@@ -57,14 +58,26 @@ func (f *flow) advance(now time.Time) int {
 	return int(f.at % n)
 }
 
-func (f *flow) add(now time.Time, work float64) { f.work[f.advance(now)] += work }
+func (f *flow) add(now time.Time, work float64) {
+	i := f.advance(now)
+	if f.sum() == 0 {
+		f.from = now
+	}
+	f.work[i] += work
+}
 
-func (f *flow) sum(now time.Time) (total float64) {
-	f.advance(now)
+func (f *flow) sum() (total float64) {
 	for _, w := range f.work {
 		total += w
 	}
 	return max(0, total)
+}
+
+// rate is the number of slots that it takes up: on average over the span, or
+// since it began where that is less.
+func (f *flow) rate(now time.Time) float64 {
+	f.advance(now)
+	return f.sum() / min(flowSpan, max(time.Second, now.Sub(f.from))).Seconds()
 }
 
 // seenBodies remembers the last requests that were answered with a 5xx, so

@@ -311,7 +311,7 @@ func (r *run) remaining(at time.Duration, pace float64) slotTime {
 		return slotTime{free: max(r.until-at, (at-r.begun)/8).Seconds()}
 	}
 	before := max(0, r.first-at)
-	had := max(0, (at-r.first).Seconds()/pace)
+	had := 1 + max(0, (at-r.first).Seconds()/pace) // the first token begins it
 	more, spread := r.lengths.rest(had, r.most)
 	return slotTime{before.Seconds() + more*pace, spread * pace}
 }
@@ -319,9 +319,8 @@ func (r *run) remaining(at time.Duration, pace float64) slotTime {
 // urgentLoad is the number of slots that the work of more urgent classes, as
 // accepted lately, keeps busy: newcomers of theirs will go first (R4).
 func (c *core) urgentLoad(now time.Time, t *Ticket) (n float64) {
-	span := min(flowSpan, max(time.Second, now.Sub(c.began))).Seconds()
 	for i := range t.class.index {
-		n += c.classes[i].flow.sum(now) / span
+		n += c.classes[i].flow.rate(now)
 	}
 	return n
 }

@@ -51,6 +51,7 @@ func (m *margin) learn(kept bool, keep float64, waiting int) {
 type pledge struct {
 	tested bool    // the forecast put the promise to the test
 	work   float64 // slot-seconds
+	rate   float64 // slots that were left to its class
 }
 
 // pledge notes the forecast that a promise was made on.
@@ -60,7 +61,7 @@ func (c *core) pledge(now time.Time, t *Ticket, f forecast) {
 	// A wait for the fair turn alone is no test: the promise is kept by going
 	// before it. In order of deadlines it would have to be.
 	wait := min(f.ordered, f.wait)
-	t.pledge = pledge{tested: wait > 0 && f.wait <= room && float64(wait) >= tested*float64(room), work: t.work}
+	t.pledge = pledge{tested: wait > 0 && f.wait <= room && float64(wait) >= tested*float64(room), work: t.work, rate: f.rate}
 }
 
 // calibrate lets the end of a promise teach its class's margin. One made at
@@ -70,8 +71,16 @@ func (c *core) calibrate(now time.Time, t *Ticket, kept bool) {
 	if !t.pledge.tested || t.pledge.work <= 0 {
 		return
 	}
-	c.weigh(now, t)
-	if r := t.work / t.pledge.work; r <= changed && r >= 1/changed {
+	_, members := c.weigh(now, t)
+	slots := 0
+	for _, m := range members {
+		slots += m.pool.Total
+	}
+	rate := c.rate(now, t, float64(slots), c.urgentLoad(now, t))
+	if alikeWithin(t.work, t.pledge.work) && alikeWithin(rate, t.pledge.rate) {
 		t.class.margin.learn(kept, c.cfg.Keep, c.q.ClassLen(t.class.index))
 	}
 }
+
+// alikeWithin reports whether two figures differ by less than what counts as changed.
+func alikeWithin(a, b float64) bool { return a <= changed*b && b <= changed*a }

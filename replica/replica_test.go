@@ -66,7 +66,7 @@ func TestSpeedLearnsFromTheFirstSampleAndFollows(t *testing.T) {
 	d, known := s.FirstToken(200)
 	require.True(t, known)
 	require.Equal(t, 2*time.Second, d)
-	d, _ = s.Service(200, 100)
+	d, _ = s.Service(200, 101) // the first token comes with the prompt
 	require.Equal(t, 12*time.Second, d)
 	require.InDelta(t, 100, s.PromptTokensPerS(), 0.001)
 	require.InDelta(t, 10, s.DecodeTokensPerS(), 0.001)
@@ -112,6 +112,17 @@ func TestR6SpeedWhereMostPromptsAreCached(t *testing.T) {
 	s.Learn(Sample{PromptTokens: 2000, Prompt: took(2000)})
 	d, _ = s.FirstToken(2000)
 	require.InEpsilon(t, took(2000).Seconds(), d.Seconds(), 0.01, "one large one sets it right")
+}
+
+// R4: the first token of an answer comes with its prompt; the pace is that of the
+// others, so a short answer is not forecast longer than it is.
+func TestR4AnAnswerIsItsPromptAndTheTokensAfterTheFirst(t *testing.T) {
+	var s Speed
+	s.Learn(Sample{PromptTokens: 100, Prompt: time.Second, OutputTokens: 3, Decode: 2 * time.Second, Hold: 3 * time.Second})
+	d, _ := s.Service(100, 3)
+	require.Equal(t, 3*time.Second, d)
+	d, _ = s.Service(100, 1)
+	require.Equal(t, time.Second, d)
 }
 
 // R4: where all that is expected in the cache takes as long as if it were not,

@@ -203,7 +203,7 @@ func (s *Speed) FirstToken(tokens int) (d time.Duration, known bool) {
 // Service predicts how long a slot is held, loading left out.
 func (s *Speed) Service(promptTokens, outputTokens int) (d time.Duration, known bool) {
 	if s.promptPerToken.known() && s.decodePerToken.known() && outputTokens > 0 {
-		return seconds((s.start+s.promptPerToken.v*float64(promptTokens))/s.clock() + s.decodePerToken.v*float64(outputTokens)), true
+		return seconds((s.start+s.promptPerToken.v*float64(promptTokens))/s.clock() + s.decodePerToken.v*float64(outputTokens-1)), true
 	}
 	if s.hold.known() {
 		return seconds(s.hold.v), true
