@@ -13,19 +13,26 @@ const Direct = true
 // Read reads what is there, into a p that is not empty. again: nothing is, yet.
 // 0 bytes without error or again: the other side has ended.
 func Read(fd uintptr, p []byte) (n int, again bool, err error) {
-	return call(syscall.SYS_READ, fd, p, 0)
+	return call(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), 0)
 }
 
 // Write writes what there is room for. again: there is none, yet.
 func Write(fd uintptr, p []byte) (n int, again bool, err error) {
-	return call(syscall.SYS_WRITE, fd, p, 0)
+	return call(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), 0)
+}
+
+// WriteBoth writes what there is room for of p, which is not empty, and of the q
+// that follows it.
+func WriteBoth(fd uintptr, p, q []byte) (n int, again bool, err error) {
+	both := [2]syscall.Iovec{{Base: unsafe.SliceData(p), Len: uint64(len(p))}, {Base: unsafe.SliceData(q), Len: uint64(len(q))}}
+	return call(syscall.SYS_WRITEV, fd, unsafe.Pointer(&both), len(both), 0)
 }
 
 // Peek looks whether there is something to read and leaves it there. 0 bytes
 // without error or again: the other side has ended.
 func Peek(fd uintptr) (n int, again bool, err error) {
 	var one [1]byte
-	return call(syscall.SYS_RECVFROM, fd, one[:], syscall.MSG_PEEK)
+	return call(syscall.SYS_RECVFROM, fd, unsafe.Pointer(&one), len(one), syscall.MSG_PEEK)
 }
 
 // call makes the system call without telling the scheduler: none of these ever
@@ -33,9 +40,9 @@ func Peek(fd uintptr) (n int, again bool, err error) {
 // that it does, costs as much as the call's own entry. Worse, each first one
 // after a moment of rest wakes the runtime's monitor, which then looks around
 // every 20 µs for a while. The race detector needs theirs.
-func call(trap, fd uintptr, p []byte, flags uintptr) (n int, again bool, err error) {
+func call(trap, fd uintptr, p unsafe.Pointer, size int, flags uintptr) (n int, again bool, err error) {
 	for {
-		r, _, e := syscall.RawSyscall6(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
+		r, _, e := syscall.RawSyscall6(trap, fd, uintptr(p), uintptr(size), flags, 0, 0)
 		switch e {
 		case 0:
 			return int(r), false, nil

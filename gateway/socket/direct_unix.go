@@ -28,6 +28,10 @@ func Write(fd uintptr, p []byte) (n int, again bool, err error) {
 	}
 }
 
+// WriteBoth writes what there is room for of p, which is not empty, and may leave
+// the q that follows it for later.
+func WriteBoth(fd uintptr, p, _ []byte) (n int, again bool, err error) { return Write(fd, p) }
+
 // Peek looks whether there is something to read and leaves it there. 0 bytes
 // without error or again: the other side has ended.
 func Peek(fd uintptr) (n int, again bool, err error) {

@@ -57,9 +57,11 @@ type conn struct {
 	sentAt time.Time // when the request was written; kept only for a used connection
 
 	// The callbacks given to raw are made once, their results left in got.
-	onRead func(fd uintptr) bool
-	onPeek func(fd uintptr)
-	got    struct {
+	onRead  func(fd uintptr) bool
+	onPut   func(fd uintptr) bool
+	onPeek  func(fd uintptr)
+	putting putting
+	got     struct {
 		n     int
 		again bool
 		err   error
@@ -85,7 +87,7 @@ func newConn(nc net.Conn) *conn {
 	if nc == net.Conn(c.tcp) {
 		c.raw = c.ctl
 	}
-	c.onRead, c.onPeek = c.readReady, c.peek
+	c.onRead, c.onPut, c.onPeek = c.readReady, c.putReady, c.peek
 	return c
 }
 
@@ -285,16 +287,13 @@ func (p pace) until() time.Time {
 	return p.deadline
 }
 
-// pieceSize is how much is written under one deadline if it moves.
-const pieceSize = 64 << 10
-
-// piece takes what is to be written under one deadline off body.
-func (p pace) piece(body []byte) (now, rest []byte) {
-	if p.stall > 0 && len(body) > pieceSize {
-		return body[:pieceSize], body[pieceSize:]
-	}
-	return body, nil
-}
+// How much is written at once at most: under one deadline where the socket cannot
+// be written directly, or else in one system call, which the scheduler does not
+// know of.
+const (
+	pieceSize  = 64 << 10
+	directSize = 256 << 10
+)
 
 // A body of hugeBody or more is written through a send buffer of boundedBuffer:
 // otherwise the kernel takes megabytes ahead of a slow server, and what counts
@@ -305,52 +304,51 @@ const (
 )
 
 // write sends head and then body, waiting where it must: as long as p allows,
-// and no longer than ctx.
+// and no longer than ctx. What the socket takes at once needs no deadline.
 func (c *conn) write(ctx context.Context, p pace, head, body []byte) (int, error) {
 	if c.tcp != nil && len(body) >= hugeBody {
 		_ = c.tcp.SetWriteBuffer(boundedBuffer) // without it timeouts are only less exact
 	}
+	done := 0
+	if c.raw != nil {
+		n, err := c.put(head, body, false)
+		if err != nil || n == len(head)+len(body) {
+			return n, err
+		}
+		done, head, body = n, head[min(n, len(head)):], body[max(0, n-len(head)):]
+	}
 	if err := c.nc.SetWriteDeadline(p.until()); err != nil {
-		return 0, err
+		return done, err
 	}
 	cut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(cut)
 		c.nc.SetWriteDeadline(time.Unix(1, 0)) // an error means it is closed: nothing to cut
 	})
-	n, err := c.writePieces(ctx, p, head, body)
+	n, err := c.writeRest(ctx, p, head, body)
 	if !stop() {
 		<-cut // else it could cut the next exchange's write
 		if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 			err = context.Cause(ctx)
 		}
 	}
-	if err == nil {
-		err = c.nc.SetWriteDeadline(time.Time{})
+	if failed := c.nc.SetWriteDeadline(time.Time{}); err == nil { // after an expired one a write may go on
+		err = failed
 	}
-	return n, err
+	return done + n, err
 }
 
-// writePieces writes all, with the deadline moved before each piece but the first.
-// A deadline that passes while the server takes bytes, if slowly, is moved, too:
-// so a server that takes none is given up after p.stall, or less than twice that.
-func (c *conn) writePieces(ctx context.Context, p pace, head, body []byte) (total int, err error) {
-	piece, rest := p.piece(body)
-	bufs := net.Buffers{head}
-	if len(piece) > 0 {
-		bufs = append(bufs, piece)
-	}
+// writeRest writes all. Where p says so the deadline is moved whenever the server
+// has taken something.
+func (c *conn) writeRest(ctx context.Context, p pace, head, body []byte) (total int, err error) {
 	for {
-		n, err := bufs.WriteTo(c.nc) // leaves in bufs what it could not write
-		total += int(n)
-		switch {
-		case err == nil && len(rest) == 0:
-			return total, nil
-		case err == nil:
-			piece, rest = p.piece(rest)
-			bufs = append(bufs[:0], piece)
-		case n == 0 || p.stall == 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.raw == nil:
-			return total, err // TLS cannot go on after a record that was cut
+		n, err := c.put(head, body, true)
+		head, body = head[min(n, len(head)):], body[max(0, n-len(head)):]
+		if total += n; err != nil || len(head)+len(body) == 0 {
+			return total, err
+		}
+		if p.stall == 0 {
+			continue
 		}
 		if err := c.nc.SetWriteDeadline(p.until()); err != nil {
 			return total, err
@@ -359,6 +357,39 @@ func (c *conn) writePieces(ctx context.Context, p pace, head, body []byte) (tota
 			return total, context.Cause(ctx)
 		}
 	}
+}
+
+// put writes some of head and body, and if it is to wait at least a byte.
+func (c *conn) put(head, body []byte, wait bool) (n int, err error) {
+	if c.raw == nil {
+		if len(head) == 0 {
+			head = body[:min(len(body), pieceSize)]
+		}
+		return c.nc.Write(head)
+	}
+	c.putting = putting{head, body[:min(len(body), directSize)], wait}
+	err = c.raw.Write(c.onPut)
+	c.putting = putting{}
+	if err == nil && !c.got.again {
+		n, err = c.got.n, c.got.err
+	}
+	return n, err
+}
+
+// putting is a put under way.
+type putting struct {
+	head, body []byte
+	wait       bool
+}
+
+func (c *conn) putReady(fd uintptr) bool {
+	p := &c.putting
+	if len(p.head) > 0 {
+		c.got.n, c.got.again, c.got.err = socket.WriteBoth(fd, p.head, p.body)
+	} else {
+		c.got.n, c.got.again, c.got.err = socket.Write(fd, p.body)
+	}
+	return !c.got.again || !p.wait
 }
 
 // closeWrite ends our sending side and leaves the other open.
