@@ -25,6 +25,10 @@ type Ask struct {
 	PromptBytes  int // bytes of text in everything the model will read
 	PromptTokens int // estimate: a token per 4 bytes, MediaTokens per image, token ids as given
 
+	// Sum tells bodies apart, as bytes but for long texts of chats and completions,
+	// whose escapes do not count. As Part's hashes it is no defence.
+	Sum uint64
+
 	// Chain is the prompt's prefix chain, for what engines keep in prompt
 	// caches: chats and completions. See Part.
 	Chain []Part
@@ -100,6 +104,7 @@ func Parse(ep *Endpoint, body []byte) (Ask, error) {
 		return Ask{ModelStart: -1, ModelEnd: -1}, p.explain(err)
 	}
 	if ep.Inference() {
+		p.ask.Sum = mix(p.sum, sum(body[p.summed:]))
 		p.conclude()
 	}
 	return p.ask, nil

@@ -89,6 +89,9 @@ type chain struct {
 	cutH  uint64 // h at the last part's end
 	cut   int    // weight there
 
+	sum    uint64 // of the body up to summed
+	summed int
+
 	message  int    // the turn's first part
 	label    uint64 // of the turn: all that is neither text nor picture
 	pictures uint64 // of the turn
@@ -181,8 +184,17 @@ func (p *parser) say() error {
 	if p.isData() {
 		return p.picture()
 	}
-	return p.spell(p.feed)
+	start := p.i
+	err := p.spell(p.feed)
+	if p.chained && p.i-start >= longText {
+		p.sum = mix(mix(p.sum, sum(p.b[p.summed:start])), p.h)
+		p.summed = p.i
+	}
+	return err
 }
+
+// longText is what is not read again for Ask.Sum: its hash is known.
+const longText = 2 * blockBytes
 
 // feed takes text into the chain, block by block.
 func (p *parser) feed(s []byte) {

@@ -311,7 +311,7 @@ func (q *visit) askFor(j *job) (admission.Ask, *denial) {
 	ask := admission.Ask{
 		Class: q.class, Models: names, Public: j.ask.Model,
 		Path: q.ep.Path, Engines: q.g.enginesOf(q.ep),
-		Width: max(1, j.ask.Width), Bytes: q.size, BodyHash: hashOf(q.keyName(), j.body), Try: tryOf(q.r.Header),
+		Width: max(1, j.ask.Width), Bytes: q.size, BodyHash: hashOf(q.keyName(), j.ask.Sum), Try: tryOf(q.r.Header),
 		PromptTokens: j.ask.PromptTokens, MaxTokens: j.ask.MaxTokens, Stream: j.ask.Stream,
 		NoOutput: q.ep.Kind == dialect.KindEmbed || q.ep.Kind == dialect.KindRerank,
 		Deadline: due, ClientDeadline: stated, Once: j.ask.Store,
