@@ -3,6 +3,7 @@ package dialect
 import (
 	"bytes"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +41,23 @@ func TestR17WalkerTakesWhatIsJSON(t *testing.T) {
 	}
 	for _, text := range texts {
 		require.Equal(t, valid([]byte(text)), isJSON([]byte(text)), "%q", text)
+	}
+}
+
+// R17: a plain run ends at the same byte wherever in a window that stands, and
+// whatever else stands behind it.
+func TestR17PlainRunEndsWhereItMust(t *testing.T) {
+	stop := func(c byte) bool { return c < ' ' || c == '"' || c == '\\' }
+	fill := []byte(strings.Repeat("plain é\x7f\xff text ", (shortRun+3*window)/8))
+	require.Equal(t, len(fill), plainRun(fill))
+	for c := range 256 {
+		for _, near := range []int{0, 8, 32, shortRun, shortRun + 8, shortRun + window, shortRun + 2*window} {
+			for i := max(0, near-10); i < near+10; i += 1 + c%3 {
+				text := bytes.Clone(fill)
+				text[i], text[i+1+c%40], text[i+300] = byte(c), "\"\\\n"[c%3], "\"\\\n"[i%3]
+				require.Equal(t, slices.IndexFunc(text, stop), plainRun(text), "%#x at %d", c, i)
+			}
+		}
 	}
 }
 

@@ -9,7 +9,9 @@ import "errors"
 // closed is noticed only when it is used.
 const Direct = false
 
-func Read(uintptr, []byte) (int, bool, error)              { return 0, false, errors.ErrUnsupported }
-func Write(uintptr, []byte) (int, bool, error)             { return 0, false, errors.ErrUnsupported }
+func Read(uintptr, []byte) (int, bool, error) { return 0, false, errors.ErrUnsupported }
+
+func Write(uintptr, []byte) (int, bool, error) { return 0, false, errors.ErrUnsupported }
+
 func WriteBoth(uintptr, []byte, []byte) (int, bool, error) { return 0, false, errors.ErrUnsupported }
 func Peek(uintptr) (int, bool, error)                      { return 0, true, nil }
