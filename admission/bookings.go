@@ -27,8 +27,11 @@ const (
 
 	// bookable is the share of capacity that bookings may fill. The rest goes to
 	// newcomers: since they are accepted or not by what is the case at the
-	// moment, they make up for what comes otherwise than expected.
-	bookable = 0.9
+	// moment, they make up for what comes otherwise than expected. Where few are
+	// booked there is no need to fill the next seconds: what comes back is spread
+	// over more of them.
+	bookable, bookableAtOnce = 0.9, 0.6
+	bookableFrom             = 20.0 // seconds from now; less before, in proportion
 
 	// turnaround is the least time from a refusal to its client's return. What
 	// comes sooner with the same body is another request, unless it says that it
@@ -300,6 +303,7 @@ func (c *core) standBefore(now time.Time, t *Ticket, f *forecast) standing {
 // work that is expected back by then. A newcomer makes all of these waits
 // longer, so it is accepted only if the longest of them has room, and something
 // in reserve; and it is told the first moment from which on they all have.
+// No more is kept in reserve than those who have booked could need.
 func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standing {
 	r := &t.class.returns
 	first, again := r.habit(false), r.habit(true)
@@ -316,7 +320,8 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 		st.booked += b.n
 	}
 	c.bookings.near = near
-	keep := min(r.reserve*max(room, 0), (total.first*first.share(0)+total.again*again.share(0))/rate)
+	alike := (total.first + total.again) / float64(max(1, st.booked))
+	keep := min(r.reserve*alike*c.dispersion(t)/rate, reserveOfRoom*max(room, 0), (total.first*first.share(0)+total.again*again.share(0))/rate)
 	room -= keep
 	longest, opens := base, max(0, base-room)
 	if st.booked > 0 {
@@ -327,7 +332,7 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 		}
 		p, q := first.share(0)/rate, again.share(0)/rate
 		level := base + back/rate
-		planned := base + back/(rate*bookable)
+		planned := base + back/(rate*fillable(0))
 		longest = max(longest, level)
 		if planned > room {
 			opens = planned - room
@@ -339,7 +344,7 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 			}
 			more, y := w.first*p+w.again*q, float64(ahead)*bookStep.Seconds()
 			level += more
-			planned += more / bookable
+			planned += more / fillable(y)
 			longest = max(longest, level-y)
 			if planned-y > room {
 				opens = planned - room
@@ -348,6 +353,11 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 	}
 	st.before, st.opens = seconds(longest-base+keep), seconds(opens)
 	return st
+}
+
+// fillable is the share of capacity that may be booked so many seconds ahead.
+func fillable(ahead float64) float64 {
+	return bookableAtOnce + (bookable-bookableAtOnce)*min(1, ahead/bookableFrom)
 }
 
 // workAt is the work that some books have for a step.

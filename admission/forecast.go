@@ -195,8 +195,9 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 		if c.found > 0 {
 			c.inTurn(t, members, &f)
 		}
-		if t.back == nil || !t.back.open(now) {
-			f.standing = c.standBefore(now, t, &f)
+		f.standing = c.standBefore(now, t, &f)
+		if t.back != nil && t.back.open(now) { // in its time, it stands where it would have stood
+			f.before = 0
 		}
 	} else if t.ask.Width <= 1 && (c.found > 0 || c.prompting(now, members)) {
 		c.atOnce(now, t, members, &f)

@@ -126,3 +126,9 @@ func (l *lengths) quantile(q float64, limit int) float64 {
 	}
 	return v
 }
+
+// dispersion is the mean square of the lengths over the square of their mean.
+func (l *lengths) dispersion() float64 {
+	l.tails()
+	return max(1, l.aboveSquare[0]*l.aboveWeight[0]/(l.aboveSum[0]*l.aboveSum[0]))
+}

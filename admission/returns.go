@@ -1,5 +1,7 @@
 package admission
 
+import "math"
+
 // returns is what has been learned of the clients of one class that were told
 // when to come back: how many do and how late, so that a booking counts for
 // what it is likely to bring; and how much room must be kept in reserve, so that
@@ -7,22 +9,26 @@ package admission
 type returns struct {
 	first, again habit // of those who were told once, and of those who had come back before
 
-	// reserve is a share of the time that a newcomer may wait. Work comes back
-	// and is done at random around what is expected, so what was just enough room
-	// when it was promised is too little half of the time. It goes up with each
-	// client that comes in time and is refused and down with each that is
-	// accepted, and so stands still where honest of them are. As with margin, the
-	// step is the smaller the more places are booked: what it does is seen only
-	// when they are due.
+	// reserve is in requests, each as much work as the mean one and as answers'
+	// lengths spread. Work comes back and is done at random around what is
+	// expected, so what was just enough room when it was promised is too little
+	// half of the time; how far it strays, as a queue's length does, goes with the
+	// mean square of work over its mean. It goes up with each client that comes in
+	// time and is refused and down with each that is accepted, and so stands still
+	// where honest of them are. As with margin, the step is the smaller the more
+	// places are booked.
 	reserve float64
 }
 
 const (
-	honest       = 0.95 // share of those who come in time that are to be accepted
-	reserveFirst = 0.1
-	reserveMost  = 0.75
+	honest        = 0.97 // share of those who come in time that are to be accepted
+	reserveFirst  = 3.0
+	reserveLeast  = 0.25
+	reserveMost   = 64.0
+	reserveOfRoom = 0.75 // of the time that a newcomer may wait, the most
 
-	reserveStepMost, reserveStepLeast = 0.02, 0.0002
+	reserveSpeed                      = 40 // step, times the places booked
+	reserveStepMost, reserveStepLeast = 0.1, 0.005
 )
 
 func (r *returns) begin() {
@@ -44,13 +50,21 @@ func (r *returns) habit(again bool) *habit {
 // learn takes in whether one that came in time was accepted, while so many
 // places were booked.
 func (r *returns) learn(accepted bool, booked int) {
-	step := min(max(1/float64(booked+1), reserveStepLeast), reserveStepMost)
+	step := min(max(reserveSpeed/float64(booked+1), reserveStepLeast), reserveStepMost)
 	if accepted {
-		r.reserve -= step * (1 - honest)
+		step *= honest - 1
 	} else {
-		r.reserve += step * honest
+		step *= honest
 	}
-	r.reserve = min(max(r.reserve, 0), reserveMost)
+	r.reserve = min(max(r.reserve*math.Exp(step), reserveLeast), reserveMost)
+}
+
+// dispersion is that of the answers' lengths as far as it is known; 1: all alike.
+func (c *core) dispersion(t *Ticket) float64 {
+	if l := c.lengthsOf(t.key, t.lane.model); l != nil {
+		return l.dispersion()
+	}
+	return 1
 }
 
 // habit is what clients do who were told when to come back.
@@ -66,8 +80,10 @@ type habit struct {
 // minute an error of the share is one of as much of that minute.
 const returnMemory = 1024
 
-// begin assumes that half of them come, and at their time.
-func (h *habit) begin() { h.unit, h.late[0], h.never, h.stale = 1, 4, 4, true }
+// begin assumes that four in five of them come, and at their time: if it is
+// fewer, newcomers make up for it at once, but who comes beyond what was expected
+// can only be refused.
+func (h *habit) begin() { h.unit, h.late[0], h.never, h.stale = 1, 4, 1, true }
 
 // weigh is the weight of one more client. Older ones fade.
 func (h *habit) weigh() float64 {
