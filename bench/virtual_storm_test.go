@@ -1,0 +1,128 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// R14 at the clients: in `retry-storm`, at its three times the capacity and at
+// half of that, also where half of the clients never come back, nine in ten at
+// least are accepted of those who come when they were told, whatever the seed;
+// no slot idles while somebody is refused; and asking at once gains nothing.
+func TestR14RetryStormScenario(t *testing.T) {
+	const trials = 30
+	for _, load := range []float64{0.5, 1} {
+		for _, leaving := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%.1f times the capacity, half never %v", 3*load, leaving), func(t *testing.T) {
+				t.Parallel()
+				s, err := Load("retry-storm")
+				require.NoError(t, err)
+				s.Trials = 1
+				for i := range s.Traffic {
+					from := &s.Traffic[i]
+					from.Rate, from.Peak = from.Rate*load, from.Peak*load
+					if leaving {
+						from.Rate, from.Peak = from.Rate/2, from.Peak/2
+					}
+				}
+				if leaving {
+					for _, from := range s.Traffic {
+						from.Retry = RetryNone
+						s.Traffic = append(s.Traffic, from)
+					}
+				}
+				came, taken, least := 0, 0, 1.0
+				over, busy := 0.0, 0.0
+				asked, served := map[string]int{}, map[string]int{}
+				for trial := 1; trial <= trials; trial++ {
+					to, err := ParseTarget("switchyard")
+					require.NoError(t, err)
+					got, err := RunVirtual(t.Context(), s, to, trial, VirtualOptions{Wire: wire})
+					require.NoError(t, err)
+					require.Empty(t, got.Violations)
+					back, ok := honesty(got.Records)
+					came, taken, least = came+back, taken+ok, min(least, float64(ok)/float64(back))
+					o, b := crowdedTime(got.Records, 8)
+					over, busy = over+o, busy+b
+					for i := range got.Records {
+						r := &got.Records[i]
+						who := s.Traffic[r.ID[0]-'a'].Retry
+						if r.RetriedOf == "" {
+							asked[who]++
+						}
+						if r.OnTime {
+							served[who]++
+						}
+					}
+				}
+				share := func(key string) float64 { return float64(served[key]) / float64(asked[key]) }
+				t.Logf("accepted %.3f of %d who came in time, in one trial %.3f; busy %.4f of %.0f s; served told %.2f, sdk %.2f, at once %.2f, never %.2f",
+					float64(taken)/float64(came), came, least, busy/over, over, share(RetryTold), share(RetrySDK), share(RetryAtOnce), share(RetryNone))
+				require.GreaterOrEqual(t, least, 0.9)
+				require.GreaterOrEqual(t, float64(taken), 0.95*float64(came))
+				require.Greater(t, over, 30.0*trials)
+				require.GreaterOrEqual(t, busy/over, 0.98)
+				require.Less(t, share(RetryAtOnce), share(RetryTold))
+			})
+		}
+	}
+}
+
+// honesty counts those who came back when they had been told, and those of them
+// who were accepted, as the tables do.
+func honesty(all []Record) (came, taken int) {
+	told := map[string]float64{}
+	for i := range all {
+		if r := &all[i]; r.outcome() == refused && r.RetryAfterS != nil {
+			told[r.ID] = r.EndS + *r.RetryAfterS
+		}
+	}
+	for i := range all {
+		r := &all[i]
+		if at, ok := told[r.RetriedOf]; ok && r.ArrivalS > at-0.05 && r.ArrivalS < at+1 {
+			came++
+			if r.outcome() != refused {
+				taken++
+			}
+		}
+	}
+	return came, taken
+}
+
+// crowdedTime is how many seconds there were in which somebody was refused, and
+// what share of the slots had work in them, added up.
+func crowdedTime(all []Record, slots int) (over, busy float64) {
+	type change struct {
+		at float64
+		by int
+	}
+	var changes []change
+	crowded := map[int]bool{}
+	last := 0.0
+	for i := range all {
+		switch r := &all[i]; r.outcome() {
+		case refused:
+			crowded[int(r.ArrivalS)] = true
+		case onTime, late:
+			changes = append(changes, change{r.ArrivalS, 1}, change{r.EndS, -1})
+			last = max(last, r.EndS)
+		}
+	}
+	for s := range int(last) + 1 { // so that each stretch lies in one second
+		changes = append(changes, change{float64(s), 0})
+	}
+	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
+	n, at := 0, 0.0
+	for _, c := range changes {
+		if crowded[int(at)] {
+			over += c.at - at
+			busy += (c.at - at) * float64(min(n, slots)) / float64(slots)
+		}
+		n, at = n+c.by, c.at
+	}
+	return over, busy
+}
