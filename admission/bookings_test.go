@@ -134,6 +134,78 @@ func TestR14WhoComesBackIsKnown(t *testing.T) {
 	}
 }
 
+// R14: who comes in time and is refused all the same is told anew when it would be
+// accepted, behind those who have booked by then, and not to come again at once.
+func TestR14RefusedInTimeIsToldTheTruth(t *testing.T) {
+	w := busyWorld(t, "k")
+	first := w.asks(Arrival{ID: "x", Key: "k"}, w.ask())
+	last := time.Duration(0)
+	for i := range 15 {
+		last = w.asks(Arrival{ID: fmt.Sprint("o", i), Key: "k"}, w.ask()).RetryAfter
+	}
+	require.Greater(t, last, first.RetryAfter+5*time.Second)
+	due := w.now.Add(last)
+	w.pass(first.RetryAfter)
+	w.c.mu.classes[1].margin.log = 0.5 // meanwhile waits have turned out to take longer
+	again := w.asks(Arrival{ID: "x", Key: "k"}, w.ask())
+	require.NotNil(t, again)
+	require.True(t, w.now.Add(again.RetryAfter).After(due), "told %s", again.RetryAfter)
+	for range int(again.RetryAfter.Seconds()) {
+		w.works(1)
+	}
+	w.pass(again.RetryAfter % time.Second)
+	require.Nil(t, w.asks(Arrival{ID: "x", Key: "k"}, w.ask()))
+}
+
+// R14: while few are booked the next seconds are not filled: what is expected
+// back is spread over more of them, and newcomers have the rest.
+func TestR14FewAreSpreadWidely(t *testing.T) {
+	w := busyWorld(t, "k")
+	n, from := 0, time.Duration(0)
+	for i := range 40 {
+		ref := w.asks(Arrival{ID: fmt.Sprint("x", i), Key: "k"}, w.ask())
+		switch {
+		case i == 4: // all that is kept in reserve has been counted
+			from = ref.RetryAfter
+		case i > 4 && ref.RetryAfter <= from+8*time.Second:
+			n++
+		}
+	}
+	expected := float64(n) * w.c.mu.classes[1].returns.habit(false).share(0) / 8 // a second of work each, one slot
+	require.InDelta(t, 0.7, expected, 0.1)
+}
+
+// R14: the reserve is in requests, and the more the more their lengths spread.
+func TestR14TheReserveGoesWithHowWorkSpreads(t *testing.T) {
+	keeps := func(slots, long int) time.Duration {
+		w := newWorld(t, testConfig(rep("a", slots)))
+		w.teach(time.Second)
+		c := &w.c.mu.core
+		tk := w.arrive()
+		tk.ask, tk.work = w.ask(), 1
+		tk.lane = lane{model: "m"}
+		for i := range 64 { // of the same mean
+			n := 100
+			if long > 0 {
+				if n = 50; i%8 == 0 {
+					n = long
+				}
+			}
+			c.learnOutput(tk, "m", n)
+		}
+		for i := range 40 {
+			tk.id = fmt.Sprint(i)
+			require.True(t, c.bookPlace(w.now, tk, 30*time.Second))
+		}
+		f := forecast{makeup: makeup{rate: float64(slots)}}
+		return c.standBefore(w.now, tk, &f).before
+	}
+	alike, spread := keeps(4, 0), keeps(4, 450)
+	require.InEpsilon(t, 0.25*reserveFirst, alike.Seconds(), 0.05)
+	require.InEpsilon(t, 2.75, spread.Seconds()/alike.Seconds(), 0.05)
+	require.InEpsilon(t, alike.Seconds()/10, keeps(40, 0).Seconds(), 0.05, "ten times the slots do the same work in a tenth of the time")
+}
+
 // R14: equal requests of one key that come together are as many requests, not
 // one and its retries.
 func TestR14EqualRequestsTogetherAreNotRetries(t *testing.T) {
