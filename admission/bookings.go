@@ -149,6 +149,9 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 		due: now.Add(wait), until: now.Add(wholeSeconds(wait) + bookGrace), told: now, book: bk,
 	}
 	b.step = c.stepOf(b.due)
+	if t.class.returns.habit(b.again).rounds > 0.5 { // else those told within one second come together
+		b.step = c.stepOf(b.until.Add(-bookGrace))
+	}
 	if bk.n == 0 {
 		bk.from = b.step
 	}
@@ -258,7 +261,11 @@ func (c *core) lapse(b *booking) {
 // take ends a booking whose client is back in time.
 func (c *core) take(now time.Time, b *booking, accepted bool) {
 	r := &b.book.class.returns
-	r.habit(b.again).came(int(now.Sub(b.due) / bookStep))
+	h := r.habit(b.again)
+	h.came(int(c.stepOf(now) - b.step))
+	if rounded := b.until.Add(-bookGrace); rounded.Sub(b.due) >= 2*bookStep {
+		h.rounding(!now.Before(rounded))
+	}
 	r.learn(accepted, b.book.n)
 	c.drop(b)
 }

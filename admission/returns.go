@@ -74,6 +74,8 @@ type habit struct {
 	left  [bookLate + 1]float64 // share still to come of those not there yet, by steps after their time
 	unit  float64               // weight of the next one
 	stale bool                  // left is out of date
+
+	rounds float64 // share that comes in whole seconds, not at the millisecond that was told beside them
 }
 
 // returnMemory is over how many clients a habit fades. At the end of a booked
@@ -103,6 +105,14 @@ func (h *habit) stayed() { h.never += h.weigh() }
 
 // came takes in that one came, so many steps after its time.
 func (h *habit) came(late int) { h.late[min(max(late, 0), bookLate)] += h.weigh() }
+
+// rounding takes in whether one came only when the whole second was over.
+func (h *habit) rounding(yes bool) {
+	const memory = 64
+	if h.rounds -= h.rounds / memory; yes {
+		h.rounds += 1.0 / memory
+	}
+}
 
 // share is the part that is still to come of those who are not there so many
 // steps after their time.

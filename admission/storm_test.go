@@ -238,6 +238,7 @@ func (s storm) run(t *testing.T) (out aftermath) {
 // no slot is idle. Returns are spread, and who asks at once gains nothing by it.
 func TestR14ReturnsAreAcceptedInAStorm(t *testing.T) {
 	half := []manner{never, told}
+	whole := []manner{never, second}
 	mixed := []manner{never, never, never, told, second, sdk, hasty, hasty}
 	for _, s := range []storm{
 		{slots: 4, shape: "lognormal", load: 1.5, of: half},
@@ -248,12 +249,17 @@ func TestR14ReturnsAreAcceptedInAStorm(t *testing.T) {
 		{slots: 4, shape: "pareto", load: 3, of: half},
 		{slots: 16, shape: "pareto", load: 1.5, of: half},
 		{slots: 16, shape: "pareto", load: 3, of: half},
+		{slots: 4, shape: "lognormal", load: 1.5, of: whole},
+		{slots: 16, shape: "lognormal", load: 1.5, of: whole},
 		{slots: 8, shape: "fixed", load: 1.5, of: mixed},
 		{slots: 8, shape: "fixed", load: 3, of: mixed},
 	} {
 		name := "half never"
-		if len(s.of) > 2 {
+		switch {
+		case len(s.of) > 2:
 			name = "all manners"
+		case s.of[1] == second:
+			name = "half never, half in whole seconds"
 		}
 		s.deadline, s.span = 5*time.Second, 200*time.Second
 		t.Run(fmt.Sprintf("%d slots/%s/%.1f/%s", s.slots, s.shape, s.load, name), func(t *testing.T) {
