@@ -248,9 +248,7 @@ func TestR14ReturnsAreAcceptedInAStorm(t *testing.T) {
 		{slots: 4, shape: "pareto", load: 1.5, of: half},
 		{slots: 4, shape: "pareto", load: 3, of: half},
 		{slots: 16, shape: "pareto", load: 1.5, of: half},
-		{slots: 16, shape: "pareto", load: 3, of: half},
 		{slots: 4, shape: "lognormal", load: 1.5, of: whole},
-		{slots: 16, shape: "lognormal", load: 1.5, of: whole},
 		{slots: 8, shape: "fixed", load: 1.5, of: mixed},
 		{slots: 8, shape: "fixed", load: 3, of: mixed},
 	} {
@@ -264,7 +262,10 @@ func TestR14ReturnsAreAcceptedInAStorm(t *testing.T) {
 		s.deadline, s.span = 5*time.Second, 200*time.Second
 		t.Run(fmt.Sprintf("%d slots/%s/%.1f/%s", s.slots, s.shape, s.load, name), func(t *testing.T) {
 			t.Parallel()
-			trials := max(1, 12/s.slots) // few clients vary the more
+			trials := 1
+			if s.slots == 4 && s.load < 3 { // so few clients come back that one run says little
+				trials = 3
+			}
 			inTime, accepted, spikes, even, random := 0, 0, 0.0, 0.0, 0.0
 			for s.seed = range uint64(trials) {
 				o := s.run(t)

@@ -14,7 +14,7 @@ import (
 // least are accepted of those who come when they were told, whatever the seed;
 // no slot idles while somebody is refused; and asking at once gains nothing.
 func TestR14RetryStormScenario(t *testing.T) {
-	const trials = 30
+	const trials = 12
 	for _, load := range []float64{0.5, 1} {
 		for _, leaving := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%.1f times the capacity, half never %v", 3*load, leaving), func(t *testing.T) {
