@@ -77,6 +77,14 @@ func (r *realRig) unloaded() {
 	})
 }
 
+// loaded waits until the model is resident, and answers.
+func (r *realRig) loaded() {
+	until(r.t, "the model is loaded", func() bool {
+		a := askAs(r.t, r.server.Addr, exchange{method: "POST", path: "/api/chat", body: `{"model":"tiny","stream":false,"options":{"num_predict":1},"messages":[{"role":"user","content":"hello"}]}`})
+		return a.status == "200"
+	})
+}
+
 // ask makes what the exchange presumes and asks.
 func (r *realRig) ask(x exchange) asked {
 	switch x.setup {
@@ -87,6 +95,7 @@ func (r *realRig) ask(x exchange) asked {
 	case "queue full":
 		return r.askOneTooMany(x)
 	case "runner dies":
+		r.loaded() // else it may die before it has begun, of which Ollama says something else
 		x.body = strings.Replace(x.body, `{"model":"tiny"`, `{"model":"tiny","max_tokens":2000,"options":{"num_predict":2000}`, 1)
 		time.AfterFunc(time.Second, func() { _, _ = r.server.KillRunners() })
 	}

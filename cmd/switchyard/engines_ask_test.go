@@ -19,6 +19,7 @@ type engineAsk struct {
 	path   string
 	stream bool
 	model  string // nonsense where empty
+	said   []turn // the conversation; a question of its own where nil
 	tokens int    // how many the answer will have
 	id     string // X-Request-ID
 	header map[string]string
@@ -46,9 +47,12 @@ func (a engineAsk) body() []byte {
 	if a.model == "" {
 		b["model"] = nonsense
 	}
-	if a.path == "/api/generate" || a.path == "/v1/completions" {
+	switch {
+	case a.path == "/api/generate" || a.path == "/v1/completions":
 		b["prompt"] = "tell me about " + a.id
-	} else {
+	case a.said != nil:
+		b["messages"] = a.said
+	default:
 		b["messages"] = []map[string]string{{"role": "user", "content": "tell me about " + a.id}}
 	}
 	if a.native() {
@@ -130,6 +134,9 @@ type enginePiece struct {
 	Done     bool
 	Reason   string `json:"done_reason"`
 	Tokens   int    `json:"eval_count"`
+	Prompt   int    `json:"prompt_eval_count"`
+	Took     int64  `json:"prompt_eval_duration"` // ns, of processing what was not cached
+	Load     int64  `json:"load_duration"`        // ns
 	Choices  []struct {
 		Delta, Message struct{ Content string }
 		Text           string

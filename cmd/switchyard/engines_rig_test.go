@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,15 +37,32 @@ type engineRig struct {
 	ctx     context.Context // ends before the test's time does
 	servers map[string]*engines.Ollama
 	taps    map[string]*engines.Tap // none where the gateway talks to the servers directly
+	program string                  // the gateway's
 	gateway *engines.Child
 	clients string // URL of the data plane
 	admin   string
 	http    *http.Client
+	slots   int // of each replica, for each model
 }
 
-// newEngineRig starts everything, or skips the test where there is no Ollama. With
-// tapped, a tap stands in front of each server.
+// engineSetup is how the servers are set up.
+type engineSetup struct {
+	tapped  bool // a tap stands in front of each server
+	slots   int
+	context int // tokens, of each slot
+	layers  int // of the model; 0: as many as the small one has
+}
+
+// newEngineRig starts servers as they are in most tests, and a gateway.
 func newEngineRig(t *testing.T, tapped bool) *engineRig {
+	t.Helper()
+	r := startEngines(t, engineSetup{tapped: tapped, slots: engineSlots, context: 2048})
+	r.serve("breaker: {cooldown: 1s}\nretry: {stall_timeout: 10s}\n")
+	return r
+}
+
+// startEngines starts the servers, or skips the test where there is no Ollama.
+func startEngines(t *testing.T, setup engineSetup) *engineRig {
 	t.Helper()
 	program, found, err := engines.FindOllama()
 	require.NoError(t, err)
@@ -56,16 +74,22 @@ func newEngineRig(t *testing.T, tapped bool) *engineRig {
 	t.Cleanup(cancel)
 	r := &engineRig{
 		t: t, ctx: ctx, servers: map[string]*engines.Ollama{}, taps: map[string]*engines.Tap{},
-		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		http:  &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		slots: setup.slots,
 	}
+	r.program = filepath.Join(t.TempDir(), "switchyard")
+	out, err := exec.CommandContext(ctx, "go", "build", "-o", r.program, ".").CombinedOutput()
+	require.NoError(t, err, "building the gateway: %s", out)
 	// A file for each model: Ollama runs two names of one file as one model.
 	files := map[string]string{}
 	for i, model := range []string{nonsense, onlyB} {
 		files[model] = filepath.Join(t.TempDir(), model+".gguf")
-		require.NoError(t, engines.Small(uint64(i+1)).Write(files[model]))
+		m := engines.Small(uint64(i + 1))
+		m.Context, m.Layers = setup.context, cmp.Or(setup.layers, m.Layers)
+		require.NoError(t, m.Write(files[model]))
 	}
 	for name, models := range map[string][]string{"a": {nonsense}, "b": {nonsense, onlyB}} {
-		server := &engines.Ollama{Program: program, Dir: t.TempDir(), Parallel: engineSlots}
+		server := &engines.Ollama{Program: program, Dir: t.TempDir(), Parallel: setup.slots, Context: setup.context}
 		r.servers[name] = server
 		t.Cleanup(func() {
 			server.Kill()
@@ -75,14 +99,13 @@ func newEngineRig(t *testing.T, tapped bool) *engineRig {
 		for _, model := range models {
 			require.NoError(t, server.Create(ctx, model, files[model]))
 		}
-		if tapped {
+		if setup.tapped {
 			tap, err := engines.NewTap(server.Addr)
 			require.NoError(t, err)
 			t.Cleanup(tap.Close)
 			r.taps[name] = tap
 		}
 	}
-	r.serve()
 	return r
 }
 
@@ -94,32 +117,29 @@ func (r *engineRig) address(name string) string {
 	return r.servers[name].URL()
 }
 
-// serve builds and starts the gateway and waits until both replicas are found.
-func (r *engineRig) serve() {
+// serve starts the gateway, with more configuration, and waits until both
+// replicas are found.
+func (r *engineRig) serve(more string) {
 	t := r.t
 	t.Helper()
 	dir := t.TempDir()
-	program := filepath.Join(dir, "switchyard")
-	out, err := exec.CommandContext(r.ctx, "go", "build", "-o", program, ".").CombinedOutput()
-	require.NoError(t, err, "building the gateway: %s", out)
 	config := fmt.Sprintf(`listen: 127.0.0.1:0
 admin: {listen: 127.0.0.1:0}
 replicas:
   - {name: a, url: %q, slots: %d}
   - {name: b, url: %q, slots: %d}
-breaker: {cooldown: 1s}
-retry: {stall_timeout: 10s}
 log: {format: json}
-`, r.address("a"), engineSlots, r.address("b"), engineSlots)
+%s`, r.address("a"), r.slots, r.address("b"), r.slots, more)
 	file := filepath.Join(dir, "switchyard.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
-	r.gateway, err = engines.Command{Path: program, Args: []string{"serve", "-c", file}, Dir: dir}.Start()
+	gateway, err := engines.Command{Path: r.program, Args: []string{"serve", "-c", file}, Dir: dir}.Start()
 	require.NoError(t, err)
+	r.gateway = gateway
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		err := r.gateway.Terminate(ctx)
-		r.show("gateway", r.gateway.Log.String())
+		err := gateway.Terminate(ctx)
+		r.show("gateway", gateway.Log.String())
 		require.NoError(t, err)
 	})
 	serving := r.logged("serving", nil)
