@@ -46,7 +46,11 @@ func (r *report) value(path string, v reflect.Value, f *field) {
 	}
 	zeroGiven := f.in != nil && r.marks.has(path) // its interval tells
 	if f.need && !zeroGiven && (v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0) {
-		r.add(path, "missing: want %s", f.wanted(v.Type()))
+		what := "missing"
+		if v.Kind() == reflect.Slice && r.marks.has(path) {
+			what = "empty"
+		}
+		r.add(path, "%s: want %s", what, f.wanted(v.Type()))
 		return
 	}
 	switch v.Kind() {
@@ -119,6 +123,18 @@ func (r *report) aliases(path string, v reflect.Value) {
 			r.add(at, "no candidates: want a list of models such as [qwen3:8b, qwen3:4b]")
 		default:
 			checkNames(r, at, m[name])
+			noAliases(r, at, name, m)
+		}
+	}
+}
+
+// noAliases checks that the candidates of an alias are models: they are asked
+// for as they stand. An alias that stands in its own list is a model, too.
+func noAliases(r *report, path, alias string, all map[string][]string) {
+	for i, name := range all[alias] {
+		behind, is := all[name]
+		if at := fmt.Sprintf("%s[%d]", path, i); is && !slices.Contains(behind, name) && r.ok(at) {
+			r.add(at, "%s is itself an alias, and candidates are asked for as they stand: want models, such as %s", quote(name), strings.Join(behind, ", "))
 		}
 	}
 }

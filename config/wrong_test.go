@@ -237,7 +237,7 @@ keys:
 6: keys.list[2].name: "other" has a meaning of its own in metrics: want 1 to 64 letters, digits and . : _ @ -, other than anonymous and other
 7: keys.list[3].sha256: the same as keys.list[2].sha256 (line 6): want a key of its own
 7: keys.list[3].weight: -1 is out of range: want a number above 0 and at most 1000
-7: keys.list[3].models: missing: want a list such as [a, b]
+7: keys.list[3].models: empty: want a list such as [a, b]
 8: keys.list[4].class: interactive is more urgent than the key's max_class batch: want one that the key may use
 8: keys.list[4].max_queued: -1 is out of range: want a whole number 0 or more
 9: keys.list[5].name: missing: want 1 to 64 letters, digits and . : _ @ -, other than anonymous and other
@@ -266,12 +266,16 @@ models:
   none:
   "": [a]
   ok: [a, ""]
+  alias: [b, other, own]
+  own: [own, a]
+  other: [c, d]
 `, `
 3: models.chat: the text "qwen3:8b" is wrong here: want a list such as [a, b]
 4: models.empty: no candidates: want a list of models such as [qwen3:8b, qwen3:4b]
 5: models.none: no candidates: want a list of models such as [qwen3:8b, qwen3:4b]
 6: models."": "" is no model name: want 1 to 256 characters on one line
-7: models.ok[1]: "" is no model name: want 1 to 256 characters on one line`},
+7: models.ok[1]: "" is no model name: want 1 to 256 characters on one line
+8: models.alias[1]: "other" is itself an alias, and candidates are asked for as they stand: want models, such as c, d`},
 
 	{"pairs", `
 breaker: {cooldown: 5m}
