@@ -104,6 +104,9 @@ func (g *Gateway) deny(w http.ResponseWriter, f dialect.Format, id string, d *de
 	case http.StatusUnsupportedMediaType:
 		h["Accept-Encoding"] = []string{"identity"}
 	}
+	if g.draining.Load() != nil { // it may have begun since the request came
+		h["Connection"] = []string{"close"}
+	}
 	d.retryHeaders(h, status)
 	w.WriteHeader(status)
 	w.Write(body) // a client that is gone needs no answer

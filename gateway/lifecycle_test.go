@@ -102,6 +102,7 @@ func TestDrainTimeoutCutsNobodyWithoutAWordR15(t *testing.T) {
 		require.Equal(t, 503, got.status, name)
 		require.Equal(t, "draining", got.header.Get("X-Switchyard-Reason"), name)
 		require.NotEmpty(t, got.header.Get("Retry-After"), name)
+		require.Equal(t, "close", got.header.Get("Connection"), name)
 	}
 	body, err := io.ReadAll(resp.Body)
 	require.Error(t, err, "no clean end")
