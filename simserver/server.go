@@ -52,20 +52,26 @@ func Start(opts Options) (*Server, error) {
 	if s.share == nil {
 		s.share = &share{}
 	}
+	wrong := func(err error) error {
+		if opts.Name == "" {
+			return fmt.Errorf("simulated replica: %w", err)
+		}
+		return fmt.Errorf("simulated replica %q: %w", opts.Name, err)
+	}
 	config, err := s.opts.config()
 	if err != nil {
-		return nil, fmt.Errorf("simulated replica %q: %w", opts.Name, err)
+		return nil, wrong(err)
 	}
 	script, err := s.opts.faults()
 	if err != nil {
-		return nil, fmt.Errorf("simulated replica %q: %w", opts.Name, err)
+		return nil, wrong(err)
 	}
 	config.Device = &s.share.device
 	s.config = config
 	s.words = vocabulary{seed: config.Seed}
 	s.face = newFace(s)
 	if err := s.front.open(s, s.opts.listenAddress()); err != nil {
-		return nil, fmt.Errorf("simulated replica %q: %w", opts.Name, err)
+		return nil, wrong(err)
 	}
 	if s.opts.Name == "" {
 		s.opts.Name = s.front.addr

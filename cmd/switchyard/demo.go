@@ -47,6 +47,9 @@ const (
 
 // Run plays the demo until its time is over or the context ends.
 func (cmd *demoCmd) Run(ctx context.Context, c *console) error {
+	if cmd.For < 0 {
+		return usageError{fmt.Errorf("--for %v: want a duration above 0, such as 30s, or nothing to go on until interrupted", cmd.For)}
+	}
 	if cmd.Rate <= 0 || cmd.Rate > 1000 {
 		return usageError{fmt.Errorf("--rate %v: want requests per second above 0, up to 1000", cmd.Rate)}
 	}

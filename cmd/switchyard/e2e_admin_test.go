@@ -276,7 +276,7 @@ func TestDemo(t *testing.T) {
 		require.Regexp(t, line, got.out)
 	}
 	require.GreaterOrEqual(t, strings.Count(got.out, "  curl "), 3)
-	for _, args := range [][]string{{"--rate", "0"}, {"--rate", "1001"}} {
+	for _, args := range [][]string{{"--rate", "0"}, {"--rate", "1001"}, {"--for", "-1s"}, {"--for=-1s"}} {
 		require.Equal(t, exitUsage, command(t, append([]string{"demo"}, args...)...).code)
 	}
 }

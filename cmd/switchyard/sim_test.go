@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,4 +27,16 @@ func TestSimRefusesNonsense(t *testing.T) {
 		require.Contains(t, got.err, c.says)
 		require.Empty(t, got.out)
 	}
+}
+
+// A port that is taken is named; a replica without a name is not.
+func TestSimOnATakenPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	got := command(t, "sim", "--listen", l.Addr().String())
+	require.Equal(t, exitFail, got.code)
+	require.Contains(t, got.err, "starting the simulation: simulated replica: ")
+	require.Contains(t, got.err, l.Addr().String()+": ")
+	require.Empty(t, got.out)
 }
