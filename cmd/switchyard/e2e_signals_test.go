@@ -20,6 +20,7 @@ import (
 func TestR15Signals(t *testing.T) {
 	bin := binary(t)
 	t.Run("SIGTERM in the middle of load", func(t *testing.T) { sigterm(t, bin) })
+	t.Run("SIGTERM twice", func(t *testing.T) { sigtermTwice(t, bin) })
 	t.Run("SIGHUP and changed files", func(t *testing.T) { sighup(t, bin) })
 }
 
@@ -103,6 +104,25 @@ func sigterm(t *testing.T, bin string) {
 		require.Zero(t, s.Stats().OverSlotsEvents)
 	}
 	t.Logf("%v", fates)
+}
+
+// sigtermTwice: the second one ends the process at once, and the log says with
+// what in hand.
+func sigtermTwice(t *testing.T, bin string) {
+	c := startChild(t, bin, patientReplicas(t), "a")
+	c.untilReplicas("a")
+	var client sync.WaitGroup
+	client.Go(func() {
+		openAI.ask(context.Background(), c.client, c.base, query{prompt: "long", stream: true, tokens: 6000})
+	})
+	eventually(t, "the stream to run", func() bool { return c.fleet[0].Stats().InHand == 1 })
+	c.signal(syscall.SIGTERM)
+	eventually(t, "the gateway to be no longer ready", func() bool { return c.status("/readyz") == http.StatusServiceUnavailable })
+	c.signal(syscall.SIGTERM)
+	<-c.gone
+	client.Wait()
+	require.Equal(t, syscall.SIGTERM, c.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(), "%s", c.cmd.ProcessState)
+	require.Contains(t, c.log.text(), `msg="a second signal: ending at once" signal=terminated running=1 queued=0`)
 }
 
 // sighup: the new configuration is applied whole without dropping a request,

@@ -56,10 +56,34 @@ func (cmd *serveCmd) Run(ctx context.Context, c *console) error {
 	log.Info("serving", "clients", "http"+suffix(a.serverTLS != nil)+"://"+a.dataAddr, "admin", "http://"+a.opsAddr+"/", "replicas", len(cfg.Replicas), "version", controllerConfig(cfg).Version)
 	err = cmd.wait(ctx, a, read)
 	log.Info("stopping", "drain_timeout", a.site.cfg.Limits.DrainTimeout.String())
+	defer a.secondSignal()()
 	if stopErr := a.stop(); err == nil {
 		err = stopErr
 	}
 	return err
+}
+
+// secondSignal says in the log, until told to stop, that a signal ends the
+// program before it has drained, and lets it do so.
+func (a *app) secondSignal() (stop func()) {
+	again, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case s := <-again:
+			totals := a.controller.Snapshot(time.Now()).Totals
+			a.log.Warn("a second signal: ending at once", "signal", s.String(), "running", totals.Running, "queued", totals.Queued)
+			signal.Reset(s)
+			if self, err := os.FindProcess(os.Getpid()); err != nil || self.Signal(s) != nil {
+				os.Exit(exitFail)
+			}
+		case <-done:
+		}
+	}()
+	return func() {
+		signal.Stop(again)
+		close(done)
+	}
 }
 
 func suffix(tls bool) string {
