@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	talkRounds = 4    // of two conversations, each with and without affinity
+	talkRounds = 3    // of two conversations, each with and without affinity
 	talkWords  = 1600 // of a first turn, of one token each
 )
 
