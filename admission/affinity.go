@@ -167,7 +167,7 @@ func (c *core) inTurn(t *Ticket, members []*member, f *forecast) {
 		}
 		// One of n slots ends about every n-th of what a request holds one.
 		e := c.estimate(m, t, c.cachedOn(m))
-		gap := e.own() * time.Duration(1+m.runs.parked) / time.Duration(max(1, len(m.runs.list)))
+		gap := e.own() * time.Duration(1+m.runs.listed) / time.Duration(max(1, len(m.runs.list)))
 		if d := gap + e.load + e.prompt; d < first {
 			first = d
 			f.take(e)
@@ -246,8 +246,8 @@ func (c *core) worthy(now time.Time, m, free *member) bool {
 // over the free one.
 func (c *core) patience(now time.Time, t *Ticket, free candidate, saves time.Duration) time.Time {
 	until := now.Add(saves)
-	if !t.parked.first.IsZero() && t.parked.first.Before(until) {
-		until = t.parked.first // it has waited before, and for no longer than was said then
+	if !t.listed.first.IsZero() && t.listed.first.Before(until) {
+		until = t.listed.first // it has waited before, and for no longer than was said then
 	}
 	if c.cfg.Enabled && !c.cfg.Observe && !t.ask.Deadline.IsZero() && !t.judged {
 		e := c.estimateBehind(free.m, t, c.usableOn(free.m), free.m.pool.Prompting.Ahead(now.Sub(c.began)))
@@ -264,7 +264,7 @@ func (c *core) patience(now time.Time, t *Ticket, free candidate, saves time.Dur
 // ends had no memory. Of several uncertain ends the first comes sooner than any
 // is expected.
 func (c *core) nextEnd(now time.Time, m *member) (time.Duration, bool) {
-	if m.runs.parked >= len(m.runs.list) {
+	if m.runs.listed >= len(m.runs.list) {
 		return 0, false
 	}
 	c.ends = c.ends[:0]
@@ -276,7 +276,7 @@ func (c *core) nextEnd(now time.Time, m *member) (time.Duration, bool) {
 		rate += 1 / left
 	}
 	slices.Sort(c.ends)
-	k := m.runs.parked
+	k := m.runs.listed
 	wait := (c.ends[k] + min(c.ends[k], float64(k+1)/rate)) / 2
 	return max(seconds(wait), m.rep.HoldUntil.Sub(now)), true
 }

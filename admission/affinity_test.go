@@ -274,7 +274,7 @@ func TestR6TheFirstGoodReplicaIsTaken(t *testing.T) {
 	second := w.full("b", 1, 3*time.Second)[0]
 	tk := w.accept(w.turn(talk("x", 6)))
 	w.waits(tk)
-	require.Equal(t, "a", tk.parked.at.rep.Config.Name)
+	require.Equal(t, "a", tk.listed.at.rep.Config.Name)
 	w.serve(second, time.Second)
 	require.Equal(t, "b", w.granted(tk).Replica)
 }
@@ -341,7 +341,7 @@ func TestR6WhatCanHappenToOneThatWaits(t *testing.T) {
 			require.Empty(t, w.c.mu.waitlist)
 			require.Empty(t, tk.C())
 			for _, rs := range w.c.mu.running {
-				require.Zero(t, rs.parked)
+				require.Zero(t, rs.listed)
 			}
 			w.snap()
 		})

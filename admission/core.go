@@ -174,8 +174,8 @@ func (c *core) unqueue(now time.Time, t *Ticket) {
 	switch {
 	case t.bound != nil:
 		c.unbind(t)
-	case t.parked.at != nil:
-		c.unpark(t)
+	case t.listed.at != nil:
+		c.delist(t)
 	default:
 		c.q.Remove(&t.item)
 	}

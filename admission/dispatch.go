@@ -77,7 +77,7 @@ func (c *core) dispatch(now time.Time) {
 			c.full[it.Lane] = true
 		case b.m != nil:
 			c.q.Remove(it)
-			c.park(t, b, now)
+			c.enlist(t, b, now)
 		case m.rep.FreeIn(now, m.pool) >= need(m.pool, t):
 			c.q.Remove(it)
 			c.assign(now, t, m)
@@ -281,7 +281,7 @@ func (c *core) tick(now time.Time) time.Time {
 	c.wanted = time.Time{}
 	c.dispatch(now)
 	for t := range c.waitlist {
-		c.due(t.parked.until)
+		c.due(t.listed.until)
 	}
 	if at, ok := c.q.NextExpiry(); ok {
 		c.due(at)

@@ -53,7 +53,7 @@ func (m *machine) check(rap *rapid.T) {
 		return // a debt is being paid
 	}
 	for _, t := range m.waiting {
-		if p := &t.parked; p.at != nil { // R6: for the replica that has its prompt, and not for ever
+		if p := &t.listed; p.at != nil { // R6: for the replica that has its prompt, and not for ever
 			require.Zero(rap, p.at.rep.FreeIn(m.now, p.at.pool), "%s waits for %s, which has room", t.id, p.at.rep.Config.Name)
 			require.True(rap, p.until.After(m.now))
 			require.False(rap, p.until.After(p.first))

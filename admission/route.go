@@ -19,7 +19,7 @@ type member struct {
 // runs is what runs on one pool of slots.
 type runs struct {
 	list   []run
-	parked int // requests that wait for one of them to end
+	listed int // requests that wait for one of them to end
 
 	learned time.Time // when one last told how long it took; zero: never
 }

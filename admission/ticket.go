@@ -65,7 +65,7 @@ type Ticket struct {
 	avoid   []string
 	suspect *suspect // an answered 5xx whose blame waits for a second opinion (R7, poison)
 	bound   *member
-	parked  parked
+	listed  waitlisted
 	current *Assignment
 	back    *booking // its place, if it comes back; nil once admission has decided
 

@@ -124,7 +124,7 @@ func (s *machine) actions() map[string]func(*rapid.T) {
 				s.q.Remove(it)
 				s.gone(it)
 				s.m.forget()
-				if rapid.Bool().Draw(t, "parked") {
+				if rapid.Bool().Draw(t, "waitlisted") {
 					continue // it is not served after all
 				}
 				s.q.Begin(it)
