@@ -64,4 +64,4 @@ test-browser: ## the dashboard in Chromium, and axe-core's view of it; skipped w
 
 .PHONY: test-engines
 test-engines: ## tests against a real Ollama; skipped with a word where there is none
-	go test -v -count=1 -timeout 15m -run 'RealEngine' ./simserver ./cmd/switchyard
+	go test -v -count=1 -timeout 30m -run 'RealEngine' ./simserver ./cmd/switchyard

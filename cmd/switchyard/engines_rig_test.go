@@ -27,7 +27,7 @@ const (
 	onlyB    = "only-b"   // one that the second has
 
 	engineSlots  = 2 // of each replica, for each model
-	engineTime   = 5 * time.Minute
+	engineTime   = 8 * time.Minute
 	engineGlance = 10 * time.Millisecond // how often a condition is looked at
 )
 
