@@ -78,6 +78,7 @@ func (c *Controller) FirstToken(now time.Time, a *Assignment) {
 	c.mu.judge(now, a.ticket)
 	c.mu.filled(now, a)
 	a.lease.prompted()
+	c.mu.touch(a.lease.rep)
 }
 
 // Overdue is asked when FirstTokenTimeout has passed without a token. A

@@ -24,6 +24,7 @@ type core struct {
 	running   map[*replica.Slots]*runs
 	bound     map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
 	memory                         // of prompt caches
+	touched                        // replicas
 	seq       uint64
 	turn      int // rotates ties between equal replicas
 

@@ -178,6 +178,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	t.account().begins(a)
 	m.runs.add(held)
 	held.prompts()
+	c.touch(r)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
 	t.item.Class, t.item.Work = t.class.index, t.work

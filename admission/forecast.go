@@ -97,7 +97,7 @@ func (c *core) estimateBehind(m *member, t *Ticket, cached int, ahead time.Durat
 		e.rest = s // a whole answer's time says nothing of its first token
 	}
 	e.prompt += ahead
-	e.load = loading(m, t)
+	e.load = loading(m, t.lane.model)
 	e.slack = m.speed.Late(e.prompt)
 	if t.ask.ClientDeadline && !t.ask.Stream {
 		e.slack += c.longer(t, m)
@@ -128,8 +128,8 @@ func (c *core) outdated(now time.Time, l lane) bool {
 }
 
 // loading is what the model still takes to be in memory.
-func loading(m *member, t *Ticket) time.Duration {
-	if !m.rep.Cold(t.lane.model) {
+func loading(m *member, model string) time.Duration {
+	if !m.rep.Cold(model) {
 		return 0
 	}
 	d, known := m.speed.Load()
