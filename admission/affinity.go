@@ -138,25 +138,26 @@ func (c *core) behind(now time.Time, t *Ticket, f *forecast, m *member, ahead ti
 // inTurn forecasts a request whose turn comes after a wait: it then takes
 // whatever slot is free, with no more of its prompt cached than every replica
 // has, or waits on for a slot where it is.
-func (c *core) inTurn(t *Ticket, members []*member, f *forecast) {
-	least := c.found
-	for _, m := range members {
-		least = min(least, c.cachedOn(m))
+func (c *core) inTurn(now time.Time, t *Ticket, members []*member, f *forecast) {
+	least, rows := c.found, c.rows(now, t.lane)
+	for i, m := range members {
+		least = min(least, c.cachedIn(&rows[i], m))
 	}
 	var any estimate
 	for i, m := range members {
-		if e := c.estimate(m, t, least); i == 0 || e.own() < any.own() {
+		if e := c.estimate(&rows[i], m, t, least); i == 0 || e.own() < any.own() {
 			any = e
 		}
 	}
 	f.take(any)
 	wait, first := f.wait, any.load+any.prompt
-	for _, m := range members {
-		if c.cachedOn(m) <= least {
+	for i, m := range members {
+		cached := c.cachedIn(&rows[i], m)
+		if cached <= least {
 			continue
 		}
 		// One of n slots ends about every n-th of what a request holds one.
-		e := c.estimate(m, t, c.cachedOn(m))
+		e := c.estimate(&rows[i], m, t, cached)
 		gap := e.own() * time.Duration(1+m.runs.parked) / time.Duration(max(1, len(m.runs.list)))
 		if d := gap + e.load + e.prompt; d < first {
 			first = d

@@ -39,6 +39,15 @@ func (c *Controller) Arrive(now time.Time, a Arrival) *Ticket {
 // Admit promises or refuses (R4). After nil the holder waits on t.C(); after a
 // refusal it answers the client and calls End.
 func (c *Controller) Admit(now time.Time, t *Ticket, ask Ask) *Refusal {
+	t.record.candidates = make([]CandidateNote, 0, t.room)
+	ref := c.admit(now, t, ask)
+	if ref != nil && ref.say != nil {
+		ref.Message, ref.say = ref.say(), nil
+	}
+	return ref
+}
+
+func (c *Controller) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.mu.Lock()
 	defer c.unlock()
 	ref := c.mu.admit(now, t, ask)

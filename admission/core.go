@@ -122,6 +122,7 @@ func (c *core) arrive(now time.Time, t *Ticket, class string) {
 	c.totals.Arrived++
 	c.totals.Queued++
 	c.budget.request(now)
+	t.room = min(len(c.fleet), maxCandidates)
 	c.openTab(now, t)
 }
 

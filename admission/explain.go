@@ -51,10 +51,11 @@ func (c *core) reckon(now time.Time, t *Ticket, f *forecast, r *Refusal) *Arithm
 	if f.whole {
 		a.AnswerS = f.rest.Seconds()
 	}
-	for _, m := range c.usable(now, t.lane) {
-		a.Replicas++
-		a.Slots += m.pool.Total
-		a.Running += len(m.runs.list)
+	rows := c.rows(now, t.lane)
+	a.Replicas = len(rows)
+	for i := range rows {
+		a.Slots += int(rows[i].total)
+		a.Running += int(rows[i].runs)
 	}
 	if r != nil {
 		a.RetryAfterS = r.RetryAfter.Seconds()

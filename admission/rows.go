@@ -15,10 +15,12 @@ type row struct {
 	line  replica.Line
 	load  time.Duration // of the lane's model
 	until time.Duration // when its prompts are done, as in replica.Prompting
+	usual time.Duration // likewise
 	rank  rank
 	cache int32 // that all its slots share; noCache or ownCaches
 	held  int32 // slots taken
 	total int32
+	runs  int32 // attempts
 	room  bool // there is a slot to be had; only if steady
 	// steady: time alone changes nothing about room. Else its replica is asked.
 	steady bool
@@ -78,9 +80,9 @@ func (rt *route) fill(now time.Time, model string, fleet int) {
 func (m *member) row(now time.Time, model string) row {
 	r, p := m.rep, m.pool
 	x := row{
-		line: m.speed.Line(), load: loading(m, model), until: p.Prompting.Until,
+		line: m.speed.Line(), load: loading(m, model), until: p.Prompting.Until, usual: p.Prompting.Usual,
 		rank: rank{tier: int32(r.Config.Tier), flagged: r.Flagged != ""}, cache: noCache,
-		held: int32(p.Held() + p.Foreign), total: int32(p.Total),
+		held: int32(p.Held() + p.Foreign), total: int32(p.Total), runs: int32(len(m.runs.list)),
 		room:   r.FreeIn(now, p) > 0,
 		steady: !r.HoldUntil.After(now) && r.Breaker.State(now) == breaker.Closed,
 	}

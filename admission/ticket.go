@@ -70,6 +70,7 @@ type Ticket struct {
 	back    *booking // its place, if it comes back; nil once admission has decided
 
 	again    bool // it has come back in its time
+	room     int  // for notes of candidates
 	counted  bool // in its class's arrivals
 	promised bool // accepted
 	judged   bool // the promise has been called kept or broken
