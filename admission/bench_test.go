@@ -124,12 +124,8 @@ func (r *refuser) next(held func(do func())) {
 func (r *refuser) refuse(i int, held func(do func())) {
 	ask := benchAsk(r.now)
 	ask.Deadline, ask.BodyHash = r.now.Add(5*time.Second), uint64(i)
-	var t *Ticket
-	var ref *Refusal
-	held(func() {
-		t = r.c.Arrive(r.now, Arrival{ID: r.ids[i%len(r.ids)], Key: "k", Class: "standard", At: r.now})
-	})
-	held(func() { ref = r.c.Admit(r.now, t, ask) })
+	t := newTicket(Arrival{ID: r.ids[i%len(r.ids)], Key: "k", At: r.now})
+	ref := admitted(held, r.c, r.now, t, ask)
 	if ref == nil {
 		r.b.Fatal("accepted")
 	}
@@ -138,6 +134,17 @@ func (r *refuser) refuse(i int, held func(do func())) {
 		ms := r.now.Add(ref.RetryAfter).UnixMilli() + 1
 		r.due[ms] = append(r.due[ms], i)
 	}
+}
+
+// admitted is Arrive and Admit, in which held measures what the mutex is held for.
+func admitted(held func(do func()), c *Controller, now time.Time, t *Ticket, ask Ask) (ref *Refusal) {
+	held(func() { c.arrive(now, t, "standard") })
+	t.bring()
+	held(func() { ref = c.admit(now, t, ask) })
+	if ref != nil && ref.say != nil {
+		ref.Message, ref.say = ref.say(), nil
+	}
+	return ref
 }
 
 // BenchmarkDecision is one decision on arrival with 10,000 waiting on 100

@@ -25,6 +25,7 @@ type core struct {
 	bound     map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
 	memory                         // of prompt caches
 	touched                        // replicas
+	supplies  supplies             // of memory
 	seq       uint64
 	turn      int // rotates ties between equal replicas
 
@@ -122,7 +123,7 @@ func (c *core) arrive(now time.Time, t *Ticket, class string) {
 	c.totals.Arrived++
 	c.totals.Queued++
 	c.budget.request(now)
-	t.room = min(len(c.fleet), maxCandidates)
+	t.lacking = c.lacking()
 	c.openTab(now, t)
 }
 

@@ -39,9 +39,7 @@ func BenchmarkLock(b *testing.B) {
 		i++
 		r.next(held)
 		now = now.Add(time.Millisecond)
-		var t *Ticket
-		held(func() { t = c.Arrive(now, Arrival{ID: "b", Class: "standard", At: now}) })
-		held(func() { c.Admit(now, t, benchAsk(now)) })
+		admitted(held, c, now, newTicket(Arrival{ID: "b", At: now}), benchAsk(now))
 		var a *Assignment
 		for _, rs := range c.mu.running { // some attempt that runs
 			a = rs.list[0].a

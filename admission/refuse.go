@@ -12,7 +12,8 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 		what = "the answer"
 	}
 	total, own := f.total(), f.own()
-	r := &Refusal{Reason: ReasonDeadlineUnmeetable, say: func() string {
+	r := use(&c.supplies.refusal)
+	*r = Refusal{Reason: ReasonDeadlineUnmeetable, say: func() string {
 		if own > room {
 			return fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s", what, round(own), round(room))
 		}

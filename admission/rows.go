@@ -21,7 +21,7 @@ type row struct {
 	held  int32 // slots taken
 	total int32
 	runs  int32 // attempts
-	room  bool // there is a slot to be had; only if steady
+	room  bool  // there is a slot to be had; only if steady
 	// steady: time alone changes nothing about room. Else its replica is asked.
 	steady bool
 }

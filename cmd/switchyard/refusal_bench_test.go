@@ -197,7 +197,8 @@ func (a *asker) ask(request string) (status int, err error) {
 func (g *refusing) measure() (m struct {
 	buckets
 	cpu float64 // seconds so far
-}) {
+},
+) {
 	resp, err := g.client.Get(g.admin + "/metrics")
 	require.NoError(g.t, err)
 	defer resp.Body.Close()
