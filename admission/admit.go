@@ -269,7 +269,7 @@ func (c *core) queueFull(now time.Time, ask Ask, f forecast) *Refusal {
 	case q.MaxRequests > 0 && waiting >= q.MaxRequests:
 		return &Refusal{
 			Reason:     ReasonQueueFull,
-			Message:    fmt.Sprintf("the queue is full: %d requests wait", waiting),
+			say:        func() string { return fmt.Sprintf("the queue is full: %d requests wait", waiting) },
 			RetryAfter: retryAfter(f.wait / 2),
 		}
 	case q.MaxBytes > 0 && c.q.Bytes()+ask.Bytes > q.MaxBytes:

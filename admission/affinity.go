@@ -90,16 +90,6 @@ func (c *core) affinity(t *Ticket, cached int) Affinity {
 	return AffinityHit
 }
 
-// reach sets a request's own time to its first token on a replica, to compare
-// replicas by; where speeds are unknown, that without its prompt's.
-func (c *core) reach(at time.Duration, m *member, t *Ticket, x *candidate) {
-	x.m = m
-	x.tokens = uncached(t, c.usableOn(m))
-	x.own = loading(m, t) + m.pool.Prompting.Ahead(at)
-	x.work, x.known = m.speed.FirstToken(x.tokens)
-	x.own += x.work
-}
-
 // uncached is how many prompt tokens are left to process where so many are cached.
 func uncached(t *Ticket, cached int) int {
 	if cached == 0 {
@@ -148,25 +138,26 @@ func (c *core) behind(now time.Time, t *Ticket, f *forecast, m *member, ahead ti
 // inTurn forecasts a request whose turn comes after a wait: it then takes
 // whatever slot is free, with no more of its prompt cached than every replica
 // has, or waits on for a slot where it is.
-func (c *core) inTurn(t *Ticket, members []*member, f *forecast) {
-	least := c.found
-	for _, m := range members {
-		least = min(least, c.cachedOn(m))
+func (c *core) inTurn(now time.Time, t *Ticket, members []*member, f *forecast) {
+	least, rows := c.found, c.rows(now, t.lane)
+	for i, m := range members {
+		least = min(least, c.cachedIn(&rows[i], m))
 	}
 	var any estimate
 	for i, m := range members {
-		if e := c.estimate(m, t, least); i == 0 || e.own() < any.own() {
+		if e := c.estimate(&rows[i], m, t, least); i == 0 || e.own() < any.own() {
 			any = e
 		}
 	}
 	f.take(any)
 	wait, first := f.wait, any.load+any.prompt
-	for _, m := range members {
-		if c.cachedOn(m) <= least {
+	for i, m := range members {
+		cached := c.cachedIn(&rows[i], m)
+		if cached <= least {
 			continue
 		}
 		// One of n slots ends about every n-th of what a request holds one.
-		e := c.estimate(m, t, c.cachedOn(m))
+		e := c.estimate(&rows[i], m, t, cached)
 		gap := e.own() * time.Duration(1+m.runs.listed) / time.Duration(max(1, len(m.runs.list)))
 		if d := gap + e.load + e.prompt; d < first {
 			first = d
@@ -198,9 +189,10 @@ func (c *core) better(now time.Time, t *Ticket, members []*member, free candidat
 	if c.found == 0 || t.ask.Width > 1 || c.usableOn(free.m) >= c.found {
 		return best
 	}
-	worth := 1 + max(0, 2*busy(members)-1)
-	for _, m := range members {
-		if c.cachedOn(m) == 0 || !c.worthy(now, m, free.m) {
+	rows := c.rows(now, t.lane)
+	worth := 1 + max(0, 2*busy(rows)-1)
+	for i, m := range members {
+		if x := &rows[i]; c.cachedIn(x, m) == 0 || !c.worthy(now, m, free.m) {
 			continue
 		}
 		wait, ok := c.nextEnd(now, m)
@@ -225,11 +217,11 @@ func (c *core) better(now time.Time, t *Ticket, members []*member, free candidat
 }
 
 // busy is the share of the members' slots that are taken.
-func busy(members []*member) float64 {
+func busy(rows []row) float64 {
 	held, total := 0, 0
-	for _, m := range members {
-		held += m.pool.Held() + m.pool.Foreign
-		total += m.pool.Total
+	for i := range rows {
+		held += int(rows[i].held)
+		total += int(rows[i].total)
 	}
 	return min(1, float64(held)/float64(max(total, 1)))
 }

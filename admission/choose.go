@@ -23,7 +23,7 @@ func (c *core) choose(now time.Time, t *Ticket) (*member, berth) {
 		if x.cost > most {
 			continue
 		}
-		switch l := x.m.load(); {
+		switch l := x.row.share(); {
 		case t.ask.Hint && c.usableOn(x.m) > 0:
 			return x.m, berth{}
 		case best.m == nil || l < load:
@@ -47,38 +47,51 @@ func (c *core) choose(now time.Time, t *Ticket) (*member, berth) {
 // c.candidates. It returns the smallest cost on any, and the time to the first
 // token there.
 func (c *core) gather(now time.Time, t *Ticket, members []*member) (least, own time.Duration) {
-	c.candidates = slices.Grow(c.candidates[:0], len(members))[:len(members)]
+	rows := c.rows(now, t.lane)
+	c.candidates = slices.Grow(c.candidates[:0], len(rows))[:len(rows)]
 	var lead rank
 	n, at := 0, now.Sub(c.began)
-	unknown, pressed := false, 0.0
-	for i, next := 0, c.turn%max(len(members), 1); i < len(members); i++ {
-		m := members[next]
-		if next++; next == len(members) {
+	unknown, pressed := false, 0
+	steady := len(c.bound) == 0
+	for i, next := 0, c.turn%max(len(rows), 1); i < len(rows); i++ {
+		r, m := &rows[next], members[next]
+		if next++; next == len(rows) {
 			next = 0
 		}
-		if m.pool.Prompting.Until > at {
+		ahead := max(0, r.until-at)
+		if ahead > 0 {
 			pressed++
 		}
-		if !c.roomOn(now, m) {
+		if steady && r.steady {
+			if !r.room {
+				continue
+			}
+		} else if !c.roomOn(now, m) {
 			continue
 		}
-		k := rank{tier: m.rep.Config.Tier, flagged: m.rep.Flagged != ""}
-		if n > 0 && k.compare(lead) > 0 {
-			continue
-		}
-		if n == 0 || k.compare(lead) < 0 {
-			n, lead, unknown = 0, k, false
+		if k := r.rank; n == 0 || k != lead {
+			switch order := k.compare(lead); {
+			case n > 0 && order > 0:
+				continue
+			case n == 0 || order < 0:
+				n, lead, unknown = 0, k, false
+			}
 		}
 		x := &c.candidates[n]
 		n++
-		c.reach(at, m, t, x)
-		unknown = unknown || !x.known
+		x.m, x.row, x.tokens = m, r, t.ask.PromptTokens
+		if c.found > 0 {
+			x.tokens = uncached(t, c.usableIn(r, m))
+		}
+		x.work = r.line.At(x.tokens)
+		x.own = r.load + ahead + x.work
+		unknown = unknown || !r.line.Known
 	}
 	c.candidates = c.candidates[:n]
 	if unknown {
 		c.assume()
 	}
-	others := burden * pressed / float64(len(members))
+	others := burden * float64(pressed) / float64(len(rows))
 	for i := range c.candidates {
 		x := &c.candidates[i]
 		x.cost = x.own + time.Duration(others*float64(x.work))
@@ -92,11 +105,11 @@ func (c *core) gather(now time.Time, t *Ticket, members []*member) (least, own t
 // candidate is a replica and a request's own time to the first token there.
 type candidate struct {
 	m      *member
+	row    *row
 	own    time.Duration
 	work   time.Duration // of it that its prompt is processed
 	cost   time.Duration // own, and what it costs others
 	tokens int           // of it to be processed
-	known  bool          // how fast it does
 }
 
 // unknownPromptPerToken stands in for a prompt speed while none was measured, so
@@ -109,12 +122,12 @@ func (c *core) assume() {
 	pace := float64(unknownPromptPerToken)
 	for first := range c.candidates {
 		x := &c.candidates[first]
-		if p := float64(x.own) / float64(max(x.tokens, 1)); x.known && (p < pace || first == 0) {
+		if p := float64(x.own) / float64(max(x.tokens, 1)); x.row.line.Known && (p < pace || first == 0) {
 			pace = p
 		}
 	}
 	for i := range c.candidates {
-		if x := &c.candidates[i]; !x.known {
+		if x := &c.candidates[i]; !x.row.line.Known {
 			x.work = time.Duration(pace * float64(x.tokens))
 			x.own += x.work
 		}
@@ -123,14 +136,14 @@ func (c *core) assume() {
 
 // rank is what no forecast makes up for.
 type rank struct {
-	tier    int
+	tier    int32
 	flagged bool
 }
 
 func (k rank) compare(o rank) int {
 	switch {
 	case k.tier != o.tier:
-		return k.tier - o.tier
+		return int(k.tier - o.tier)
 	case k.flagged == o.flagged:
 		return 0
 	case k.flagged:
@@ -142,8 +155,3 @@ func (k rank) compare(o rank) int {
 // alike is the difference below which two forecasts of the first token say the
 // same: what nobody notices, and what they are not good for.
 func alike(d time.Duration) time.Duration { return 10*time.Millisecond + d/16 }
-
-// load is the share of a replica's slots that are taken.
-func (m *member) load() float64 {
-	return float64(m.pool.Held()+m.pool.Foreign) / float64(max(1, m.pool.Total))
-}

@@ -29,18 +29,32 @@ func New(cfg Config, now time.Time) *Controller {
 // Arrive opens the books for a request whose headers have been read. The
 // holder must call End exactly once, whatever happens.
 func (c *Controller) Arrive(now time.Time, a Arrival) *Ticket {
-	t := &Ticket{id: a.ID, key: a.Key, at: a.At, c: make(chan Grant, 1)} // before the lock, as it is a kilobyte
+	t := newTicket(a)
+	c.arrive(now, t, a.Class)
+	return t
+}
+
+func (c *Controller) arrive(now time.Time, t *Ticket, class string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.arrive(now, t, a.Class)
-	return t
+	c.mu.arrive(now, t, class)
 }
 
 // Admit promises or refuses (R4). After nil the holder waits on t.C(); after a
 // refusal it answers the client and calls End.
 func (c *Controller) Admit(now time.Time, t *Ticket, ask Ask) *Refusal {
+	t.bring()
+	ref := c.admit(now, t, ask)
+	if ref != nil && ref.say != nil {
+		ref.Message, ref.say = ref.say(), nil
+	}
+	return ref
+}
+
+func (c *Controller) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.mu.Lock()
 	defer c.unlock()
+	c.mu.supplies.store(&t.supplies)
 	ref := c.mu.admit(now, t, ask)
 	if t.tab != nil {
 		t.tab.quota = c.mu.quota(now, t.tab.of)
@@ -78,6 +92,7 @@ func (c *Controller) FirstToken(now time.Time, a *Assignment) {
 	c.mu.judge(now, a.ticket)
 	c.mu.filled(now, a)
 	a.lease.prompted()
+	c.mu.touch(a.lease.rep)
 }
 
 // Overdue is asked when FirstTokenTimeout has passed without a token. A

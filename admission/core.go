@@ -24,6 +24,8 @@ type core struct {
 	running   map[*replica.Slots]*runs
 	bound     map[*Ticket]struct{} // wide requests waiting for a replica to pay its debt
 	memory                         // of prompt caches
+	touched                        // replicas
+	supplies  supplies             // of memory
 	seq       uint64
 	turn      int // rotates ties between equal replicas
 
@@ -121,6 +123,7 @@ func (c *core) arrive(now time.Time, t *Ticket, class string) {
 	c.totals.Arrived++
 	c.totals.Queued++
 	c.budget.request(now)
+	t.lacking = c.lacking()
 	c.openTab(now, t)
 }
 

@@ -152,7 +152,8 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	ahead := m.pool.Prompting.Ahead(at)
 	m.pool.Prompting.Met(ahead)
 	e := c.estimateBehind(m, t, cached, ahead)
-	a := &Assignment{
+	a := use(&c.supplies.assignment)
+	*a = Assignment{
 		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
 		Attempt: t.tries, Queued: t.queued, ticket: t, Affinity: c.affinity(t, cached), CachedTokens: cached,
 		lease: lease{
@@ -178,6 +179,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	t.account().begins(a)
 	m.runs.add(held)
 	held.prompts()
+	c.touch(r)
 	c.setPhase(t, running)
 	c.q.Meter().Start(now, t.class.index, w)
 	t.item.Class, t.item.Work = t.class.index, t.work

@@ -42,7 +42,8 @@ const (
 
 // reckon notes how a refusal was reckoned.
 func (c *core) reckon(now time.Time, t *Ticket, f *forecast, r *Refusal) *Arithmetic {
-	a := &Arithmetic{
+	a := use(&c.supplies.arithmetic)
+	*a = Arithmetic{
 		Ahead: f.ahead, AheadWork: f.work, UrgentSlots: f.urgent, WaitS: f.mean.Seconds(),
 		Margin: t.class.margin.factor(), Keep: c.cfg.Keep, Booked: f.booked, ReturnShare: f.share, BookedS: f.before.Seconds(),
 		LoadS: f.load.Seconds(), PromptS: f.prompt.Seconds(), SlackS: f.slack.Seconds(),
@@ -51,10 +52,11 @@ func (c *core) reckon(now time.Time, t *Ticket, f *forecast, r *Refusal) *Arithm
 	if f.whole {
 		a.AnswerS = f.rest.Seconds()
 	}
-	for _, m := range c.usable(now, t.lane) {
-		a.Replicas++
-		a.Slots += m.pool.Total
-		a.Running += len(m.runs.list)
+	rows := c.rows(now, t.lane)
+	a.Replicas = len(rows)
+	for i := range rows {
+		a.Slots += int(rows[i].total)
+		a.Running += int(rows[i].runs)
 	}
 	if r != nil {
 		a.RetryAfterS = r.RetryAfter.Seconds()

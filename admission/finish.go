@@ -81,6 +81,7 @@ func (c *core) finish(now time.Time, a *Assignment, r AttemptResult) Next {
 	case ResultStatus:
 		c.answered(now, a, r)
 	}
+	c.touch(rep)
 	next := c.next(now, a, r, v, poison)
 	next.Result = v.label
 	c.changed(now, rep)
@@ -221,6 +222,7 @@ func (c *core) tell(now time.Time, rep *replica.Replica, p breaker.Permit, res b
 		rep.Failed++
 	}
 	rep.Breaker.Done(now, p, res)
+	c.touch(rep)
 	c.note(now, rep)
 	if at, ok := rep.Breaker.NextChange(now); ok {
 		c.due(at)

@@ -11,8 +11,13 @@ import (
 func (c *core) addReplica(rc replica.Config) {
 	r := replica.New(rc, breaker.New(c.cfg.Breaker))
 	r.Remember(c.prompts)
+	c.join(r)
+}
+
+func (c *core) join(r *replica.Replica) {
+	r.Index = len(c.fleet)
 	c.fleet = append(c.fleet, r)
-	c.byName[rc.Name] = r
+	c.byName[r.Config.Name] = r
 }
 
 // report takes a probe's findings in. Whoever can be served by what it found
@@ -35,6 +40,7 @@ func (c *core) reportGPU(now time.Time, name string, f replica.GPUFacts) {
 	}
 	slow := r.Slow
 	r.ObserveGPU(now, f)
+	c.touch(r)
 	if f.Fault != "" || r.Slow != slow { // else nothing that anyone waits for
 		c.changed(now, r)
 	}
@@ -42,6 +48,7 @@ func (c *core) reportGPU(now time.Time, name string, f replica.GPUFacts) {
 
 // changed follows up on a replica whose availability may have changed.
 func (c *core) changed(now time.Time, r *replica.Replica) {
+	c.touch(r)
 	if at, ok := r.Breaker.NextChange(now); ok {
 		c.due(at)
 	}
@@ -83,8 +90,7 @@ func (c *core) reconfigure(now time.Time, cfg Config) {
 		r.Reconfigure(rc)
 		r.Remember(c.prompts)
 		r.Breaker.SetConfig(cfg.Breaker)
-		c.fleet = append(c.fleet, r)
-		c.byName[rc.Name] = r
+		c.join(r)
 	}
 	c.retier()
 	c.gone = slices.DeleteFunc(c.gone, func(r *replica.Replica) bool { return r.Held() == 0 })

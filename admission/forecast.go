@@ -77,12 +77,21 @@ func (e *estimate) own() time.Duration { return e.load + e.prompt + e.rest }
 // estimate predicts the cost of a request on a replica that has so many tokens
 // of its prompt in its cache, without waiting, at a time when other prompts are
 // ahead of it there as usual.
-func (c *core) estimate(m *member, t *Ticket, cached int) estimate {
-	return c.estimateBehind(m, t, cached, m.pool.Prompting.Usual)
+func (c *core) estimate(r *row, m *member, t *Ticket, cached int) estimate {
+	e := c.idly(m, t, cached, r.usual)
+	e.load = r.load
+	return e
 }
 
 // estimateBehind is estimate with prompts ahead that take so long.
 func (c *core) estimateBehind(m *member, t *Ticket, cached int, ahead time.Duration) estimate {
+	e := c.idly(m, t, cached, ahead)
+	e.load = loading(m, t.lane.model)
+	return e
+}
+
+// idly is an estimate where the model is loaded.
+func (c *core) idly(m *member, t *Ticket, cached int, ahead time.Duration) estimate {
 	var e estimate
 	tokens := uncached(t, cached)
 	p, knowP := m.speed.FirstToken(tokens)
@@ -97,7 +106,6 @@ func (c *core) estimateBehind(m *member, t *Ticket, cached int, ahead time.Durat
 		e.rest = s // a whole answer's time says nothing of its first token
 	}
 	e.prompt += ahead
-	e.load = loading(m, t)
 	e.slack = m.speed.Late(e.prompt)
 	if t.ask.ClientDeadline && !t.ask.Stream {
 		e.slack += c.longer(t, m)
@@ -128,8 +136,8 @@ func (c *core) outdated(now time.Time, l lane) bool {
 }
 
 // loading is what the model still takes to be in memory.
-func loading(m *member, t *Ticket) time.Duration {
-	if !m.rep.Cold(t.lane.model) {
+func loading(m *member, model string) time.Duration {
+	if !m.rep.Cold(model) {
 		return 0
 	}
 	d, known := m.speed.Load()
@@ -154,11 +162,13 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 	t.expect = c.expectedOutput(t, t.lane.model)
 	whole := t.ask.ClientDeadline && !t.ask.Stream
 	members = c.usable(now, t.lane)
+	rows := c.rows(now, t.lane)
 	t.own, t.work = 0, 0
 	likely := c.likely(c.look(t))
 	for i, m := range members {
-		cached := c.cachedOn(m)
-		e := c.estimate(m, t, cached)
+		r := &rows[i]
+		cached := c.cachedIn(r, m)
+		e := c.estimate(r, m, t, cached)
 		e.doubt(m)
 		if i == 0 || e.own() < best.own() {
 			best = e
@@ -171,7 +181,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 			t.own = own
 		}
 		if cached != likely {
-			e = c.estimate(m, t, likely)
+			e = c.estimate(r, m, t, likely)
 			e.doubt(m)
 		}
 		t.work += float64(e.prompt+e.rest) * float64(need(m.pool, t))
@@ -193,7 +203,7 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	c.describe(t)
 	if c.queueing(now, t, members, &f) {
 		if c.found > 0 {
-			c.inTurn(t, members, &f)
+			c.inTurn(now, t, members, &f)
 		}
 		f.standing = c.standBefore(now, t, &f)
 		if t.back != nil && t.back.open(now) { // in its time, it stands where it would have stood
@@ -253,14 +263,16 @@ func (c *core) rate(now time.Time, t *Ticket, n, urgent float64) float64 {
 
 // notes lists the replicas that a forecast considered, for the record.
 func (c *core) notes(now time.Time, t *Ticket, f forecast) []CandidateNote {
-	members := c.usable(now, t.lane)
-	out := make([]CandidateNote, 0, min(len(members), maxCandidates))
-	for _, m := range members[:cap(out)] {
-		cached, wait, ahead := c.cachedOn(m), f.wait, m.pool.Prompting.Usual
+	members, rows := c.usable(now, t.lane), c.rows(now, t.lane)
+	out := t.record.candidates // has room
+	for i, m := range members[:min(len(members), maxCandidates)] {
+		r := &rows[i]
+		cached, wait, ahead := c.cachedIn(r, m), f.wait, r.usual
 		if m.rep.FreeIn(now, m.pool) > 0 && (f.at != nil || wait == 0) {
-			cached, wait, ahead = c.usableOn(m), 0, m.pool.Prompting.Ahead(now.Sub(c.began))
+			cached, wait, ahead = c.usableIn(r, m), 0, max(0, r.until-now.Sub(c.began))
 		}
-		e := c.estimateBehind(m, t, cached, ahead)
+		e := c.idly(m, t, cached, ahead)
+		e.load = r.load
 		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds(), CachedTokens: cached})
 	}
 	return out

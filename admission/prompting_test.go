@@ -99,6 +99,7 @@ func TestR6WhatAPromptCostsOthersCounts(t *testing.T) {
 		ahead := func(name string, d time.Duration) {
 			r := w.c.mu.byName[name]
 			r.Pool("m").Prompting.Until = w.now.Add(d).Sub(w.c.mu.began)
+			w.c.mu.touch(r)
 		}
 		ahead(home.Replica, 7*time.Second)
 		if busy {

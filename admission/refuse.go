@@ -11,11 +11,14 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 	if f.whole {
 		what = "the answer"
 	}
-	r := &Refusal{Reason: ReasonDeadlineUnmeetable}
-	r.Message = fmt.Sprintf("%s would come in about %s, later than the deadline of %s", what, round(f.total()), round(room))
-	if f.own() > room {
-		r.Message = fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s", what, round(f.own()), round(room))
-	}
+	total, own := f.total(), f.own()
+	r := use(&c.supplies.refusal)
+	*r = Refusal{Reason: ReasonDeadlineUnmeetable, say: func() string {
+		if own > room {
+			return fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s", what, round(own), round(room))
+		}
+		return fmt.Sprintf("%s would come in about %s, later than the deadline of %s", what, round(total), round(room))
+	}}
 	c.tellWhen(now, t, f, r)
 	return r
 }

@@ -60,6 +60,10 @@ type route struct {
 	usable []*member // as usable last found them
 	round  int       // of core.changes, when it did
 	until  time.Time // when one that is out may be back by itself; zero: never
+
+	rows []row   // of usable; empty: none yet
+	at   []int32 // by replica's Index, one more than its row; 0: none
+	seen uint64  // of touched.n, when rows were right
 }
 
 // route finds a lane's route.
@@ -130,7 +134,7 @@ func (c *core) usable(now time.Time, l lane) []*member {
 }
 
 func (rt *route) look(now time.Time) {
-	rt.usable, rt.until = rt.usable[:0], time.Time{}
+	rt.usable, rt.rows, rt.at, rt.until = rt.usable[:0], rt.rows[:0], rt.at[:0], time.Time{}
 	only := false
 	for i := range rt.members {
 		m := &rt.members[i]

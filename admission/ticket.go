@@ -70,12 +70,18 @@ type Ticket struct {
 	back    *booking // its place, if it comes back; nil once admission has decided
 
 	again    bool // it has come back in its time
-	counted  bool // in its class's arrivals
-	promised bool // accepted
-	judged   bool // the promise has been called kept or broken
+	lacking  lacking
+	supplies supplies // until Admit
+	counted  bool     // in its class's arrivals
+	promised bool     // accepted
+	judged   bool     // the promise has been called kept or broken
 	pledge   pledge
 	tab      *tab // with its key; nil: that has no limits
 	record   record
+}
+
+func newTicket(a Arrival) *Ticket {
+	return &Ticket{id: a.ID, key: a.Key, at: a.At, c: make(chan Grant, 1)}
 }
 
 // record is what of a request's Decision is known before its end.

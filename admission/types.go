@@ -109,6 +109,8 @@ type Refusal struct {
 	NoRetry    bool          // coming back cannot help: x-should-retry: false
 	Models     []string      // the models there are, with ReasonModelNotFound
 	PassOn     bool          // pass on the replica's own last answer instead (R7)
+
+	say func() string // makes Message, once the mutex is free
 }
 
 // Grant is what a waiting ticket receives on its channel: exactly one of the

@@ -1,6 +1,9 @@
 package admission
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // backlog is what a request waits for: work, and the slots that do it.
 type backlog struct {
@@ -52,25 +55,32 @@ func (b *backlog) soon(most time.Duration) time.Duration {
 	// Of hundreds a part tells it as well.
 	step := 1 + len(b.slots)/maxLooked
 	want *= float64((len(b.slots)+step-1)/step) / n
+	var room [maxLooked]slotTime
+	some := room[:0]
+	for i := 0; i < len(b.slots); i += step {
+		some = append(some, b.slots[i])
+	}
 	high := most.Seconds()
-	if b.freeBy(high, step) < want {
+	if freeBy(some, high) < want {
 		return most
 	}
 	low := 0.0
 	for range 14 {
-		if mid := (low + high) / 2; b.freeBy(mid, step) < want {
+		mid := (low + high) / 2
+		if freeBy(some, mid) < want {
 			low = mid
-		} else {
-			high = mid
+			continue
 		}
+		high = mid
+		some = slices.DeleteFunc(some, func(s slotTime) bool { return s.free-s.spread >= high }) // they never count again
 	}
 	return seconds(high)
 }
 
-// freeBy is how many of every step-th slot are expected to be free by then.
-func (b *backlog) freeBy(then float64, step int) (n float64) {
-	for i := 0; i < len(b.slots); i += step {
-		switch s := &b.slots[i]; {
+// freeBy is how many of some slots are expected to be free by then.
+func freeBy(slots []slotTime, then float64) (n float64) {
+	for i := range slots {
+		switch s := &slots[i]; {
 		case then >= s.free:
 			n++
 		case then > s.free-s.spread:

@@ -45,6 +45,14 @@ func (c *Caches) Held(looked []int, all bool) (most int) {
 	return most
 }
 
+// One is the cache that all slots share; false where slots have their own.
+func (c *Caches) One() (affinity.Cache, bool) {
+	if c.kind != oneCache || len(c.slots) != 1 {
+		return 0, false
+	}
+	return c.slots[0].id, true
+}
+
 // HeldNow is Held for a single replica, of idle slots.
 func (c *Caches) HeldNow(chain []affinity.Part) (most int) {
 	for _, s := range c.slots {

@@ -48,6 +48,8 @@ type Replica struct {
 	Breaker  *breaker.Breaker
 	GPU      GPUFacts // last reading of its GPUs
 
+	Index int // its owner's number for it
+
 	HoldUntil time.Time // held off (429, 503) until then
 	Trials    int       // slots held by attempts begun while half-open
 

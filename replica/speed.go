@@ -191,13 +191,32 @@ const loadNoise = 200 * time.Millisecond
 // FirstToken predicts prompt processing for that many uncached tokens.
 // known is false while nothing has been learned.
 func (s *Speed) FirstToken(tokens int) (d time.Duration, known bool) {
+	l := s.Line()
+	return l.At(tokens), l.Known
+}
+
+// Line is prompt processing by the number of uncached tokens: what FirstToken
+// predicts by, for who asks it of many replicas.
+type Line struct {
+	Start, PerToken float64 // seconds at the full SM clock
+	Clock           float64 // share of it now
+	Known           bool
+}
+
+// Line holds until the next thing learned.
+func (s *Speed) Line() Line {
 	switch {
 	case s.promptPerToken.known():
-		return seconds((s.start + s.promptPerToken.v*float64(tokens)) / s.clock()), true
+		return Line{s.start, s.promptPerToken.v, s.clock(), true}
 	case s.first.known():
-		return seconds(s.first.v / s.clock()), true
+		return Line{Start: s.first.v, Clock: s.clock(), Known: true}
 	}
-	return 0, false
+	return Line{Clock: 1}
+}
+
+// At is the time for so many tokens.
+func (l *Line) At(tokens int) time.Duration {
+	return seconds((l.Start + l.PerToken*float64(tokens)) / l.Clock)
 }
 
 // Service predicts how long a slot is held, loading left out.

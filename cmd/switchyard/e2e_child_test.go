@@ -28,7 +28,7 @@ type child struct {
 }
 
 // binary builds the program.
-func binary(t *testing.T) string {
+func binary(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("builds the binary")
@@ -41,7 +41,7 @@ func binary(t *testing.T) string {
 
 // startChild runs the gateway on a configuration file with these replicas of
 // the fleet, and waits until it is ready.
-func startChild(t *testing.T, bin string, fleet simserver.Fleet, names ...string) *child {
+func startChild(t testing.TB, bin string, fleet simserver.Fleet, names ...string) *child {
 	t.Helper()
 	c := &child{
 		rig: &rig{t: t, fleet: fleet, client: newClient()}, file: filepath.Join(t.TempDir(), "switchyard.yaml"),

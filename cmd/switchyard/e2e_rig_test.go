@@ -27,7 +27,7 @@ import (
 const patience = 60 * time.Second
 
 // eventually waits until ok is true.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
@@ -51,7 +51,7 @@ type setup struct {
 
 // rig is a gateway with its replicas and a client of both.
 type rig struct {
-	t      *testing.T
+	t      testing.TB
 	app    *app
 	fleet  simserver.Fleet
 	base   string // of the data plane
