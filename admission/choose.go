@@ -59,7 +59,7 @@ func (c *core) gather(now time.Time, t *Ticket, members []*member) (least, own t
 		if m.pool.Prompting.Until > at {
 			pressed++
 		}
-		if !c.roomOn(now, m) {
+		if !c.roomOn(now, m) || c.loadsTooLong(now, m, t) {
 			continue
 		}
 		k := rank{tier: m.rep.Config.Tier, flagged: m.rep.Flagged != ""}

@@ -13,7 +13,10 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 	}
 	r := &Refusal{Reason: ReasonDeadlineUnmeetable}
 	r.Message = fmt.Sprintf("%s would come in about %s, later than the deadline of %s", what, round(f.total()), round(room))
-	if f.own() > room {
+	switch {
+	case f.load > 0 && f.own()-f.load <= room:
+		r.Message = fmt.Sprintf("%s would come in about %s, later than the deadline of %s: its model is being loaded, which takes %s still", what, round(f.total()), round(room), round(f.load))
+	case f.own() > room:
 		r.Message = fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s", what, round(f.own()), round(room))
 	}
 	c.tellWhen(now, t, f, r)
@@ -24,8 +27,9 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 // place. Where coming back cannot help, common clients will not wait so long, or
 // there are too many bookings, it is told not to come back.
 func (c *core) tellWhen(now time.Time, t *Ticket, f forecast, r *Refusal) {
-	r.RetryAfter = retryAfter(f.opens)
-	booked := f.own() <= t.ask.Deadline.Sub(now) && r.RetryAfter <= bookSpan && c.bookPlace(now, t, r.RetryAfter)
+	room := t.ask.Deadline.Sub(now)
+	r.RetryAfter = retryAfter(max(f.opens, min(f.load, f.own()-room)))
+	booked := f.own()-f.load <= room && r.RetryAfter <= bookSpan && c.bookPlace(now, t, r.RetryAfter)
 	r.NoRetry = !booked
 	t.record.arithmetic = c.reckon(now, t, &f, r)
 }

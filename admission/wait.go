@@ -52,7 +52,7 @@ func (b *backlog) waitAtShare(share float64) time.Duration {
 // expected to have become free before a turn is taken to have come. Margins
 // calibrate the rest, but where a few answers are all that one waits for they
 // take long to learn it.
-const sureness = 1
+const sureness = 0.7
 
 // turn is when as many slots have become free as stand ahead, and one more: the
 // slots at work now, and those that have been worked on since. What runs is half
