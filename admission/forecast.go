@@ -201,10 +201,13 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 		}
 		return c.compete(o, t.lane)
 	})
-	if own == 0 && ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) && !c.loadsTooLong(now, m, t) }) {
+	if own == 0 && ahead == 0 && slices.ContainsFunc(members, func(m *member) bool {
+		return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) && !c.loadsTooLong(now, m, t)
+	}) {
 		return false
 	}
 	b := c.slotTimes(now, members, t)
+	b.during(f.load)
 	urgent := c.urgentLoad(now, t)
 	b.work, b.ahead, b.taken = work, float64(ahead), b.part*urgent
 	n, margin := float64(len(b.slots)), &t.class.margin

@@ -21,6 +21,19 @@ type backlog struct {
 // standard deviation of that.
 type slotTime struct{ free, spread float64 }
 
+// during leaves out of the slots' times what passes while a model is loaded that
+// the request needs: it does not wait for that twice.
+func (b *backlog) during(load time.Duration) {
+	if load == 0 {
+		return
+	}
+	for i := range b.slots {
+		s := &b.slots[i]
+		s.free = max(0, s.free-load.Seconds())
+		s.spread = min(s.spread, s.free)
+	}
+}
+
 // wait forecasts how long a request's backlog takes, before it is calibrated.
 func (c *core) wait(now time.Time, t *Ticket, b backlog) time.Duration {
 	wait := fill(b.slots, b.part*b.work, b.taken)
