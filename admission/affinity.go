@@ -126,7 +126,7 @@ func (c *core) behind(now time.Time, t *Ticket, f *forecast, m *member, ahead ti
 	if f.at != nil {
 		cached = c.cachedOn(m)
 	}
-	e := c.estimateBehind(m, t, cached, ahead)
+	e := c.estimateBehind(now, m, t, cached, ahead)
 	e.doubt(m)
 	f.take(e)
 	f.behind = min(ahead, e.prompt)
@@ -145,7 +145,7 @@ func (c *core) inTurn(now time.Time, t *Ticket, members []*member, f *forecast) 
 	}
 	var any estimate
 	for i, m := range members {
-		if e := c.estimate(&rows[i], m, t, least); i == 0 || e.own() < any.own() {
+		if e := c.estimate(now, &rows[i], m, t, least); i == 0 || e.own() < any.own() {
 			any = e
 		}
 	}
@@ -157,7 +157,7 @@ func (c *core) inTurn(now time.Time, t *Ticket, members []*member, f *forecast) 
 			continue
 		}
 		// One of n slots ends about every n-th of what a request holds one.
-		e := c.estimate(&rows[i], m, t, cached)
+		e := c.estimate(now, &rows[i], m, t, cached)
 		gap := e.own() * time.Duration(1+m.runs.listed) / time.Duration(max(1, len(m.runs.list)))
 		if d := gap + e.load + e.prompt; d < first {
 			first = d
@@ -197,7 +197,7 @@ func (c *core) better(now time.Time, t *Ticket, members []*member, free candidat
 		}
 		wait, ok := c.nextEnd(now, m)
 		ahead := m.pool.Prompting.Ahead(now.Add(wait).Sub(c.began))
-		e := c.estimateBehind(m, t, c.cachedOn(m), ahead)
+		e := c.estimateBehind(now, m, t, c.cachedOn(m), ahead)
 		own := e.load + e.prompt
 		saves := time.Duration(worth * float64(free.own-own))
 		if !e.known || saves <= alike(own) {
@@ -242,7 +242,7 @@ func (c *core) patience(now time.Time, t *Ticket, free candidate, saves time.Dur
 		until = t.listed.first // it has waited before, and for no longer than was said then
 	}
 	if c.cfg.Enabled && !c.cfg.Observe && !t.ask.Deadline.IsZero() && !t.judged {
-		e := c.estimateBehind(free.m, t, c.usableOn(free.m), free.m.pool.Prompting.Ahead(now.Sub(c.began)))
+		e := c.estimateBehind(now, free.m, t, c.usableOn(free.m), free.m.pool.Prompting.Ahead(now.Sub(c.began)))
 		if last := t.ask.Deadline.Add(-free.own - e.slack); last.Before(until) {
 			until = last
 		}
@@ -280,7 +280,7 @@ func (c *core) estimateNow(now time.Time, r *replica.Replica, t *Ticket) (e esti
 	if caches := r.Caches(t.lane.model); caches != nil {
 		cached = caches.HeldNow(t.ask.Chain)
 	}
-	return c.estimateBehind(&m, t, cached, m.pool.Prompting.Ahead(now.Sub(c.began))), cached
+	return c.estimateBehind(now, &m, t, cached, m.pool.Prompting.Ahead(now.Sub(c.began))), cached
 }
 
 // occupy notes that a request goes to a replica whose slot it has.

@@ -69,6 +69,9 @@ func (c *core) gather(now time.Time, t *Ticket, members []*member) (least, own t
 		} else if !c.roomOn(now, m) {
 			continue
 		}
+		if r.loads && c.loadsTooLong(now, m, t) {
+			continue
+		}
 		if k := r.rank; n == 0 || k != lead {
 			switch order := k.compare(lead); {
 			case n > 0 && order > 0:
@@ -84,7 +87,7 @@ func (c *core) gather(now time.Time, t *Ticket, members []*member) (least, own t
 			x.tokens = uncached(t, c.usableIn(r, m))
 		}
 		x.work = r.line.At(x.tokens)
-		x.own = r.load + ahead + x.work
+		x.own = c.loadIn(at, r, m, t) + ahead + x.work
 		unknown = unknown || !r.line.Known
 	}
 	c.candidates = c.candidates[:n]

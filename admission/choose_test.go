@@ -42,15 +42,15 @@ func (p *plainly) candidates() (all []plainCandidate) {
 		r := m.rep
 		outranked := false
 		for _, o := range p.members {
-			if p.roomOn(p.now, o) && (o.rep.Config.Tier < r.Config.Tier || o.rep.Config.Tier == r.Config.Tier && o.rep.Flagged == "" && r.Flagged != "") {
+			if p.roomOn(p.now, o) && !p.loadsTooLong(p.now, o, p.t) && (o.rep.Config.Tier < r.Config.Tier || o.rep.Config.Tier == r.Config.Tier && o.rep.Flagged == "" && r.Flagged != "") {
 				outranked = true
 			}
 		}
-		if outranked || !p.roomOn(p.now, m) {
+		if outranked || !p.roomOn(p.now, m) || p.loadsTooLong(p.now, m, p.t) {
 			continue
 		}
 		x := plainCandidate{m: m, tokens: uncached(p.t, p.usableOn(m))}
-		x.own = loading(m, p.t.lane.model) + m.pool.Prompting.Ahead(at)
+		x.own = m.loading(at, p.t.lane.model) + m.pool.Prompting.Ahead(at)
 		x.work, x.known = m.speed.FirstToken(x.tokens)
 		x.own += x.work
 		all = append(all, x)
@@ -114,7 +114,7 @@ func (p *plainly) better(free plainCandidate) (best *member) {
 			continue
 		}
 		wait, ok := p.nextEnd(p.now, m)
-		e := p.estimateBehind(m, p.t, p.cachedOn(m), m.pool.Prompting.Ahead(p.now.Add(wait).Sub(p.began)))
+		e := p.estimateBehind(p.now, m, p.t, p.cachedOn(m), m.pool.Prompting.Ahead(p.now.Add(wait).Sub(p.began)))
 		own := e.load + e.prompt
 		saves := time.Duration(worth * float64(free.own-own))
 		if !ok || !e.known || saves <= alike(own) || wait+alike(wait) >= saves || best != nil && wait+own >= soonest {

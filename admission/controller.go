@@ -91,6 +91,7 @@ func (c *Controller) FirstToken(now time.Time, a *Assignment) {
 	defer c.mu.Unlock()
 	c.mu.judge(now, a.ticket)
 	c.mu.filled(now, a)
+	c.mu.came(now, a)
 	a.lease.prompted()
 	c.mu.touch(a.lease.rep)
 }

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -146,31 +145,36 @@ func TestR4UrgentTrafficIsLeftOutOfAForecast(t *testing.T) {
 	require.Equal(t, 4*time.Second, fill(make([]slotTime, 4), 8, 2))
 }
 
-// R4: with few ahead it is the next slots to be free that count, and the first
-// of many is sooner than any is on average, unless all is certain.
+// R4: it is the next slots to be free that count, and the first of many is sooner
+// than any is on average, unless all is certain. Of eight that end after 2 s on
+// average, at any moment alike, a share p has ended at −2 ln(1−p) s. The first is
+// sure enough when 8p less its standard deviation, the square root of 8p(1−p),
+// is a half: p is 0.205 then. In the long run a slot is free every quarter of a second.
 func TestR4TheNextSlotIsSoonerThanAny(t *testing.T) {
 	slots := func(n int, spread float64) []slotTime { return slices.Repeat([]slotTime{{2, spread}}, n) }
+	const one = 2.0 // slot-seconds
 	for _, tt := range []struct {
 		name string
 		b    backlog
 		want float64 // seconds
 	}{
-		{"the first of eight", backlog{slots: slots(8, 2), part: 1}, 0.25},
-		{"the third", backlog{slots: slots(8, 2), part: 1, ahead: 2}, 0.75},
-		{"half of them are taken by others", backlog{slots: slots(8, 2), part: 1, taken: 4}, 0.5},
-		{"ends that are less uncertain", backlog{slots: slots(8, 1), part: 1}, 1.125},
+		{"the first of eight", backlog{slots: slots(8, 2), part: 1}, 0.460},
+		{"the third", backlog{slots: slots(8, 2), part: 1, ahead: 2, work: 2 * one, varied: 1}, 1.049},
+		{"half of them are taken by others", backlog{slots: slots(8, 2), part: 1, taken: 4}, 0.883},
+		{"ends that are less uncertain", backlog{slots: slots(8, 1), part: 1}, 1.231},
 		{"certain ends", backlog{slots: slots(8, 0), part: 1}, 2},
-		{"of hundreds a part is looked at", backlog{slots: slots(800, 2), part: 1, ahead: 99}, 0.25},
-		{"which are themselves a part", backlog{slots: slots(80, 2), part: 0.1, ahead: 99}, 0.25},
-		{"a single slot", backlog{slots: slots(1, 2), part: 1}, 2},
-		{"too many ahead", backlog{slots: slots(8, 2), part: 1, ahead: 4}, math.Inf(1)},
-		{"no slot", backlog{part: 1}, math.Inf(1)},
+		{"certain ends with seven ahead", backlog{slots: slots(8, 0), part: 1, ahead: 7, work: 7 * one}, 2},
+		{"nobody knows how long those ahead take", backlog{slots: slots(8, 0), part: 1, ahead: 50}, 2},
+		{"of hundreds a part is looked at", backlog{slots: slots(800, 2), part: 1, ahead: 79, work: 79 * one, varied: 1}, 0.2212},
+		{"which are themselves a part", backlog{slots: slots(80, 2), part: 0.1, ahead: 79, work: 79 * one, varied: 1}, 0.2212},
+		{"as many ahead as run, and once more", backlog{slots: slots(8, 0), part: 1, ahead: 15, work: 15 * one}, 4.875},
+		{"a hundred times as many", backlog{slots: slots(8, 2), part: 1, ahead: 800, work: 800 * one, varied: 1}, (800.5 + 28.8) / 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			const most = 3.0 // work says
-			require.InDelta(t, min(tt.want, most), tt.b.soon(most*time.Second).Seconds(), 0.001)
+			require.InDelta(t, tt.want, tt.b.turn(seconds(4*tt.want)).Seconds(), 0.01*tt.want)
 		})
 	}
+	require.Equal(t, 3*time.Second, (&backlog{part: 1, work: 3}).turn(3*time.Second), "no slot")
 }
 
 func TestR4DeparturesOfUrgentClassesUseNoCapacity(t *testing.T) {

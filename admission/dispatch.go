@@ -151,14 +151,14 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	at := now.Sub(c.began)
 	ahead := m.pool.Prompting.Ahead(at)
 	m.pool.Prompting.Met(ahead)
-	e := c.estimateBehind(m, t, cached, ahead)
+	e := c.estimateBehind(now, m, t, cached, ahead)
 	a := use(&c.supplies.assignment)
 	*a = Assignment{
 		Replica: r.Config.Name, URL: r.Config.URL, Engine: r.Engine(), Model: t.lane.model,
 		Attempt: t.tries, Queued: t.queued, ticket: t, Affinity: c.affinity(t, cached), CachedTokens: cached,
 		lease: lease{
 			rep: r, pool: p, runs: m.runs, width: w, begun: now, state: leaseBusy,
-			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, cached: cached, p: r.Facts.Progress,
+			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, loads: e.load > 0 && !m.runs.loading(), cached: cached, p: r.Facts.Progress,
 			between: m.runs.between(at),
 		},
 	}

@@ -245,6 +245,7 @@ func (c *core) isLast(now time.Time, rep *replica.Replica, l lane) bool {
 func (c *core) succeeded(now time.Time, a *Assignment, r AttemptResult) {
 	t, l := a.ticket, &a.lease
 	l.rep.Succeeded()
+	l.runs.loaded = now
 	if !t.judged && t.promised {
 		first := now
 		if !r.FirstTokenAt.IsZero() {
@@ -283,7 +284,7 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 	cached, sure := c.cachedTokens(a, u)
 	s := replica.Sample{
 		PromptTokens: u.PromptTokens - cached, OutputTokens: u.OutputTokens,
-		Load: u.Load, Prompt: u.Prompt, Decode: u.Decode, Hold: now.Sub(l.begun),
+		Load: u.Load, Joined: l.cold && !l.loads, Prompt: u.Prompt, Decode: u.Decode, Hold: now.Sub(l.begun),
 	}
 	if s.PromptTokens <= 0 {
 		s.PromptTokens = t.ask.PromptTokens - cached

@@ -61,10 +61,6 @@ type makeup struct {
 
 func (f *forecast) firstToken() time.Duration { return f.wait + f.behind + f.load + f.prompt }
 
-// defaultLoad is assumed for a model that is not resident and was never seen
-// to load: enough to prefer a replica that has it in memory.
-const defaultLoad = 5 * time.Second
-
 // estimate is a request's own cost on one replica.
 type estimate struct {
 	load, prompt, rest time.Duration // prompt with the prompts before it
@@ -77,16 +73,16 @@ func (e *estimate) own() time.Duration { return e.load + e.prompt + e.rest }
 // estimate predicts the cost of a request on a replica that has so many tokens
 // of its prompt in its cache, without waiting, at a time when other prompts are
 // ahead of it there as usual.
-func (c *core) estimate(r *row, m *member, t *Ticket, cached int) estimate {
+func (c *core) estimate(now time.Time, r *row, m *member, t *Ticket, cached int) estimate {
 	e := c.idly(m, t, cached, r.usual)
-	e.load = r.load
+	e.load = c.loadIn(now.Sub(c.began), r, m, t)
 	return e
 }
 
 // estimateBehind is estimate with prompts ahead that take so long.
-func (c *core) estimateBehind(m *member, t *Ticket, cached int, ahead time.Duration) estimate {
+func (c *core) estimateBehind(now time.Time, m *member, t *Ticket, cached int, ahead time.Duration) estimate {
 	e := c.idly(m, t, cached, ahead)
-	e.load = loading(m, t.lane.model)
+	e.load = m.loading(now.Sub(c.began), t.lane.model)
 	return e
 }
 
@@ -125,26 +121,15 @@ const outdatedAfter = time.Minute
 
 // outdated reports whether nobody runs or has run lately on any replica of a lane:
 // if everyone were refused for what was learned before, it would never be
-// learned otherwise.
+// learned otherwise. So it is while no replica has the model in memory: if everyone
+// were refused who cannot wait for a load, none would ever be begun.
 func (c *core) outdated(now time.Time, l lane) bool {
+	absent, idle := true, true
 	for _, m := range c.usable(now, l) {
-		if len(m.runs.list) > 0 || now.Sub(m.runs.learned) < outdatedAfter {
-			return false
-		}
+		absent = absent && m.cold(l.model) && !m.rep.Facts.Loading && len(m.runs.list) == 0
+		idle = idle && len(m.runs.list) == 0 && now.Sub(m.runs.learned) >= outdatedAfter
 	}
-	return true
-}
-
-// loading is what the model still takes to be in memory.
-func loading(m *member, model string) time.Duration {
-	if !m.rep.Cold(model) {
-		return 0
-	}
-	d, known := m.speed.Load()
-	if !known {
-		d = defaultLoad
-	}
-	return d
+	return absent || idle
 }
 
 // longer is how much longer than expected an answer may be, but for the
@@ -168,7 +153,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 	for i, m := range members {
 		r := &rows[i]
 		cached := c.cachedIn(r, m)
-		e := c.estimate(r, m, t, cached)
+		e := c.estimate(now, r, m, t, cached)
 		e.doubt(m)
 		if i == 0 || e.own() < best.own() {
 			best = e
@@ -181,7 +166,7 @@ func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member
 			t.own = own
 		}
 		if cached != likely {
-			e = c.estimate(r, m, t, likely)
+			e = c.estimate(now, r, m, t, likely)
 			e.doubt(m)
 		}
 		t.work += float64(e.prompt+e.rest) * float64(need(m.pool, t))
@@ -226,10 +211,13 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 		}
 		return c.compete(o, t.lane)
 	})
-	if own == 0 && ahead == 0 && slices.ContainsFunc(members, func(m *member) bool { return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) }) {
+	if own == 0 && ahead == 0 && slices.ContainsFunc(members, func(m *member) bool {
+		return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) && !c.loadsTooLong(now, m, t)
+	}) {
 		return false
 	}
-	b := c.slotTimes(now, members, t.item.Seq)
+	b := c.slotTimes(now, members, t)
+	b.during(f.load)
 	urgent := c.urgentLoad(now, t)
 	b.work, b.ahead, b.taken = work, float64(ahead), b.part*urgent
 	n, margin := float64(len(b.slots)), &t.class.margin
@@ -272,7 +260,7 @@ func (c *core) notes(now time.Time, t *Ticket, f forecast) []CandidateNote {
 			cached, wait, ahead = c.usableIn(r, m), 0, max(0, r.until-now.Sub(c.began))
 		}
 		e := c.idly(m, t, cached, ahead)
-		e.load = r.load
+		e.load = c.loadIn(now.Sub(c.began), r, m, t)
 		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds(), CachedTokens: cached})
 	}
 	return out
@@ -285,17 +273,21 @@ const maxLooked = 64
 
 // slotTimes gives, for each slot of the members, when it is free; of many
 // members, for a part of them.
-func (c *core) slotTimes(now time.Time, members []*member, seq uint64) (b backlog) {
+func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog) {
 	slots := c.slotEnds[:0]
 	step := 1 + (len(members)-1)/maxLooked
 	looked := 0
 	at := now.Sub(c.began)
-	for i := int(seq % uint64(step)); i < len(members); i += step {
+	for i := int(t.item.Seq % uint64(step)); i < len(members); i += step {
 		m := members[i]
 		looked++
 		n := m.rep.FreeIn(now, m.pool)
+		ready := slotTime{}
+		if n > 0 && c.loadsTooLong(now, m, t) {
+			ready.free = m.loading(at, t.lane.model).Seconds()
+		}
 		for range n {
-			slots = append(slots, slotTime{})
+			slots = append(slots, ready)
 		}
 		if hold := m.rep.HoldUntil.Sub(now); n == 0 && hold > 0 {
 			for range m.pool.Free() {

@@ -72,6 +72,13 @@ func (l *lengths) tails() {
 	}
 }
 
+// varied is the squared coefficient of variation.
+func (l *lengths) varied() float64 {
+	l.tails()
+	w, s := l.aboveWeight[0], l.aboveSum[0]
+	return max(0, l.aboveSquare[0]*w/(s*s)-1)
+}
+
 // mean is the expected length of an answer that has at most limit tokens.
 func (l *lengths) mean(limit int) float64 {
 	l.tails()

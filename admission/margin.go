@@ -24,7 +24,7 @@ const (
 	stepMost, stepLeast     = 0.03, 0.002
 	// tested is the part of the time it may wait from which on a forecast puts
 	// a promise to the test: those that wait less are kept whatever it says.
-	tested = 0.9
+	tested = 0.8
 	// changed is the ratio from which on a request's cost counts as another.
 	changed = 1.25
 )

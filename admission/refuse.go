@@ -11,13 +11,17 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 	if f.whole {
 		what = "the answer"
 	}
-	total, own := f.total(), f.own()
+	total, own, load := f.total(), f.own(), f.load
 	r := use(&c.supplies.refusal)
 	*r = Refusal{Reason: ReasonDeadlineUnmeetable, say: func() string {
-		if own > room {
+		late := fmt.Sprintf("%s would come in about %s, later than the deadline of %s", what, round(total), round(room))
+		switch {
+		case load > 0 && own-load <= room:
+			return fmt.Sprintf("%s: its model is being loaded, which takes %s still", late, round(load))
+		case own > room:
 			return fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s", what, round(own), round(room))
 		}
-		return fmt.Sprintf("%s would come in about %s, later than the deadline of %s", what, round(total), round(room))
+		return late
 	}}
 	c.tellWhen(now, t, f, r)
 	return r
@@ -27,8 +31,9 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 // place. Where coming back cannot help, common clients will not wait so long, or
 // there are too many bookings, it is told not to come back.
 func (c *core) tellWhen(now time.Time, t *Ticket, f forecast, r *Refusal) {
-	r.RetryAfter = retryAfter(f.opens)
-	booked := f.own() <= t.ask.Deadline.Sub(now) && r.RetryAfter <= bookSpan && c.bookPlace(now, t, r.RetryAfter)
+	room := t.ask.Deadline.Sub(now)
+	r.RetryAfter = retryAfter(max(f.opens, min(f.load, f.own()-room)))
+	booked := f.own()-f.load <= room && r.RetryAfter <= bookSpan && c.bookPlace(now, t, r.RetryAfter)
 	r.NoRetry = !booked
 	t.record.arithmetic = c.reckon(now, t, &f, r)
 }

@@ -13,7 +13,7 @@ import (
 // choose.
 type row struct {
 	line  replica.Line
-	load  time.Duration // of the lane's model
+	load  time.Duration // of the lane's model, if none is under way
 	until time.Duration // when its prompts are done, as in replica.Prompting
 	usual time.Duration // likewise
 	rank  rank
@@ -21,6 +21,7 @@ type row struct {
 	held  int32 // slots taken
 	total int32
 	runs  int32 // attempts
+	loads bool  // a load is under way: its member is asked what is left of it
 	room  bool  // there is a slot to be had; only if steady
 	// steady: time alone changes nothing about room. Else its replica is asked.
 	steady bool
@@ -80,7 +81,7 @@ func (rt *route) fill(now time.Time, model string, fleet int) {
 func (m *member) row(now time.Time, model string) row {
 	r, p := m.rep, m.pool
 	x := row{
-		line: m.speed.Line(), load: loading(m, model), until: p.Prompting.Until, usual: p.Prompting.Usual,
+		line: m.speed.Line(), load: m.loading(0, model), loads: m.cold(model) && m.runs.loading(), until: p.Prompting.Until, usual: p.Prompting.Usual,
 		rank: rank{tier: int32(r.Config.Tier), flagged: r.Flagged != ""}, cache: noCache,
 		held: int32(p.Held() + p.Foreign), total: int32(p.Total), runs: int32(len(m.runs.list)),
 		room:   r.FreeIn(now, p) > 0,

@@ -129,6 +129,7 @@ type lease struct {
 	charged float64   // slot-seconds, to the key
 	first   time.Time // estimated first token; zero: nothing is known
 	cold    bool
+	loads   bool            // the model, as the first one that needs it
 	cached  int             // tokens of the prompt believed to be in the replica's cache when it was sent
 	caches  *replica.Caches // of the prompt; nil: no account is kept
 	slot    int             // as caches gave it

@@ -1,7 +1,7 @@
 package admission
 
 import (
-	"slices"
+	"math"
 	"time"
 )
 
@@ -13,16 +13,36 @@ type backlog struct {
 	work  float64 // slot-seconds of those
 	own   float64 // of that in its own class
 	taken float64 // of these slots, those that others keep busy meanwhile
+
+	varied float64 // squared coefficient of variation of the time that a slot is held, at most 1
 }
 
 // slotTime is when a slot is expected to be free, in seconds from now, and one
 // standard deviation of that.
 type slotTime struct{ free, spread float64 }
 
+// during leaves out of the slots' times what passes while a model is loaded that
+// the request needs: it does not wait for that twice.
+func (b *backlog) during(load time.Duration) {
+	if load == 0 {
+		return
+	}
+	for i := range b.slots {
+		s := &b.slots[i]
+		s.free = max(0, s.free-load.Seconds())
+		s.spread = min(s.spread, s.free)
+	}
+}
+
 // wait forecasts how long a request's backlog takes, before it is calibrated.
 func (c *core) wait(now time.Time, t *Ticket, b backlog) time.Duration {
 	wait := fill(b.slots, b.part*b.work, b.taken)
-	wait = min(wait, b.soon(wait))
+	if l := c.lengthsOf(t.key, t.lane.model); l != nil {
+		b.varied = min(1, l.varied())
+		wait = b.turn(wait)
+	} else if few := float64(len(b.slots)) / 2; b.part*b.ahead < few-1 {
+		wait = b.turn(wait)
+	}
 	if share := c.cfg.Classes[t.class.index].MinShare; share > 0 && c.q.Meter().Share(now, t.class.index) < share {
 		wait = min(wait, b.waitAtShare(share))
 	}
@@ -41,51 +61,88 @@ func (b *backlog) waitAtShare(share float64) time.Duration {
 	return seconds(level + max(0, b.own)*b.part/(share*float64(max(1, len(b.slots)))))
 }
 
-// soon is the wait of one who has but few before it: until as many slots are
-// free. That is sooner than any of them is on average, since of many slots the
-// first to be free is one that was expected later. Each is taken to become free
-// evenly over what its expected time is uncertain by. With more before it than
-// half of the slots, work is what matters, and soon is never before most.
-func (b *backlog) soon(most time.Duration) time.Duration {
+// sureness is by how many standard deviations more slots than needed must be
+// expected to have become free before a turn is taken to have come. Margins
+// calibrate the rest, but where a few answers are all that one waits for they
+// take long to learn it.
+const sureness = 1
+
+// turn is when as many slots have become free as stand ahead, and one more: the
+// slots at work now, and those that have been worked on since. What runs is half
+// done by then, so that is sooner than the work ahead divided by the slots is,
+// which is never before most; and the first of many slots to be free is one that
+// was expected later.
+func (b *backlog) turn(most time.Duration) time.Duration {
+	if len(b.slots) == 0 {
+		return most
+	}
 	n := float64(len(b.slots))
-	want := b.part * (b.ahead + 1) / max(1-b.taken/max(n, 1), 0.05)
-	if n == 0 || want > max(n/2, 1) {
+	s := starts{b: b, step: 1 + len(b.slots)/maxLooked, each: math.Inf(1)} // of hundreds a part tells it as well
+	ahead := 0.0
+	if b.ahead > 0 && b.work > 0 {
+		ahead, s.each = b.ahead, b.work/b.ahead
+		s.after = s.each * (1 - b.varied) / 2
+	}
+	s.part = b.part * float64((len(b.slots)+s.step-1)/s.step) / n
+	s.want = s.part * ((ahead+1)/max(1-b.taken/n, 0.05) - 0.5)
+	low, high := 0.0, most.Seconds()
+	short, over := s.over(low), s.over(high)
+	if over < 0 {
 		return most
 	}
-	// Of hundreds a part tells it as well.
-	step := 1 + len(b.slots)/maxLooked
-	want *= float64((len(b.slots)+step-1)/step) / n
-	var room [maxLooked]slotTime
-	some := room[:0]
-	for i := 0; i < len(b.slots); i += step {
-		some = append(some, b.slots[i])
-	}
-	high := most.Seconds()
-	if freeBy(some, high) < want {
-		return most
-	}
-	low := 0.0
-	for range 14 {
-		mid := (low + high) / 2
-		if freeBy(some, mid) < want {
-			low = mid
-			continue
+	// False position (Illinois) settles in a handful of steps, and is near enough
+	// where ends are certain and it does not.
+	for range 16 {
+		if short >= 0 || high-low <= 0.002*high {
+			break
 		}
-		high = mid
-		some = slices.DeleteFunc(some, func(s slotTime) bool { return s.free-s.spread >= high }) // they never count again
+		mid := (low*over - high*short) / (over - short)
+		if at := s.over(mid); at < 0 {
+			low, short, over = mid, at, over/2
+		} else {
+			high, over, short = mid, at, short/2
+		}
+	}
+	if short >= 0 {
+		return 0
 	}
 	return seconds(high)
 }
 
-// freeBy is how many of some slots are expected to be free by then.
-func freeBy(slots []slotTime, then float64) (n float64) {
-	for i := range slots {
-		switch s := &slots[i]; {
-		case then >= s.free:
-			n++
-		case then > s.free-s.spread:
-			n += (then - s.free + s.spread) / s.spread
-		}
-	}
-	return n
+// starts counts how often slots of a backlog become free.
+type starts struct {
+	b     *backlog
+	step  int     // of the slots, every so many are looked at
+	part  float64 // of all, that these are
+	each  float64 // seconds that one who is ahead holds a slot
+	after float64 // seconds less that its slot is free the sooner for having begun together
+	want  float64 // times
 }
+
+// over is how many more times than wanted slots are expected to have become free
+// by then, less what that is uncertain by. What runs ends no sooner than one
+// standard deviation before it is expected, then at any moment; what follows it
+// is spread as answers are.
+func (s *starts) over(then float64) float64 {
+	mean, variance := 0.0, 0.0
+	for i := 0; i < len(s.b.slots); i += s.step {
+		x := &s.b.slots[i]
+		past := then - x.free + x.spread
+		if past < 0 {
+			continue
+		}
+		free, since := 1.0, past-x.spread-s.after
+		if x.spread > 1e-3 {
+			free = freed(past / x.spread)
+			past -= s.after
+			since = past - x.spread*freed(max(0, past)/x.spread)
+		}
+		again := max(0, since) / s.each
+		mean += free + again
+		variance += free*(1-free) + s.b.varied*again
+	}
+	return mean - sureness*math.Sqrt(s.part*variance) - s.want
+}
+
+// freed is 1 − e^−u for u ≥ 0, to within a hundredth.
+func freed(u float64) float64 { return 1 - 1/(1+u*(1+u*(0.5+u*(1.0/6+u/24)))) }

@@ -205,6 +205,20 @@ func (r *Replica) Speeds(f func(model string, s *Speed)) {
 	}
 }
 
+// LoadTime predicts how long loading model takes: as it did, or as the longest of
+// the others did here. known is false before any load was seen.
+func (r *Replica) LoadTime(model string) (d time.Duration, known bool) {
+	if d, known = r.Speed(model).Load(); known {
+		return d, true
+	}
+	for _, s := range r.speeds {
+		if other, seen := s.Load(); seen {
+			d, known = max(d, other), true
+		}
+	}
+	return d, known
+}
+
 // Available reports whether new work may be sent there at all: not whether a
 // slot is free now. A replica that loads its model is available: it will serve.
 func (r *Replica) Available(now time.Time) bool {

@@ -44,6 +44,7 @@ type Sample struct {
 	PromptTokens int           // uncached ones
 	OutputTokens int           //
 	Load         time.Duration // as the engine says
+	Joined       bool          // the load had been begun for somebody else: Load is only the rest of it
 	Prompt       time.Duration // prompt processing: the engine's word, or the clock's
 	Decode       time.Duration // first to last token
 	First        time.Duration // sending to first token
@@ -53,6 +54,13 @@ type Sample struct {
 // minPromptSample keeps tiny prompts from teaching a prompt speed: below it
 // the fixed cost of a request outweighs the tokens.
 const minPromptSample = 16
+
+// Loaded takes in how long a load took, by the clock.
+func (s *Speed) Loaded(d time.Duration) {
+	if d > loadNoise {
+		s.load.add(d.Seconds())
+	}
+}
 
 // Learn takes a sample in.
 func (s *Speed) Learn(x Sample) {
@@ -70,8 +78,8 @@ func (s *Speed) Learn(x Sample) {
 	if x.Hold > 0 {
 		s.hold.add(max(0, x.Hold-x.Load).Seconds())
 	}
-	if x.Load > loadNoise {
-		s.load.add(x.Load.Seconds())
+	if !x.Joined {
+		s.Loaded(x.Load)
 	}
 }
 
