@@ -310,7 +310,7 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 		// much is expected in its cache, found or not.
 		s.PromptTokens = uncached(t, l.cached) + l.between
 	}
-	if s.First > 0 && !l.cold && !l.first.IsZero() && !a.expectsCache() {
+	if silent := !sure && u.Prompt == 0; s.First > 0 && !l.cold && !l.first.IsZero() && (silent || !a.expectsCache()) {
 		l.rep.Speed(a.Model).Timed(l.first.Sub(l.begun), s.First)
 	}
 	if l.cold && u.Load == 0 {
