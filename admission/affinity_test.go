@@ -504,7 +504,7 @@ func TestR4AnEngineThatNeverSaysIsTimedByTheClock(t *testing.T) {
 	w := affine(t, rep("a", 1))
 	for i := range 100 {
 		a := w.granted(w.accept(w.turn(talk("x", 2))))
-		w.first(a, time.Duration(1400+100*(i%3))*time.Millisecond)
+		w.first(a, time.Duration(1200+300*((i+1)%3))*time.Millisecond)
 		at := w.now
 		w.pass(2 * time.Second)
 		w.c.Finish(w.now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: at, Usage: Usage{OutputTokens: 101}})
@@ -513,8 +513,8 @@ func TestR4AnEngineThatNeverSaysIsTimedByTheClock(t *testing.T) {
 	a := w.granted(w.accept(w.turn(talk("x", 2))))
 	require.Equal(t, 2000, a.CachedTokens)
 	expected := a.lease.first.Sub(a.lease.begun)
-	require.InEpsilon(t, 1.5, expected.Seconds(), 0.05)
-	require.InEpsilon(t, 1.6, (expected + a.lease.rep.Speed("m").Late(expected)).Seconds(), 0.05, "nineteen in twenty come no later")
+	require.InEpsilon(t, 1.5, expected.Seconds(), 0.1)
+	require.InEpsilon(t, 1.8, (expected + a.lease.rep.Speed("m").Late(expected)).Seconds(), 0.1, "nineteen in twenty come no later")
 }
 
 // R6, R4: a deadline that only a cached prompt can meet is promised where it is
