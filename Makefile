@@ -16,8 +16,9 @@ build: ## the binary, as ./switchyard
 
 .PHONY: demo
 demo: ## the whole thing with no GPU: three simulated replicas, the gateway, traffic
-	@# Without cgo, which is there to read real GPUs and is a tenth of what there is to compile.
-	CGO_ENABLED=0 go build -ldflags '$(LDV)' -o bin/switchyard-demo ./cmd/switchyard
+	@# Compiled to be there soon, not to be fast: unoptimised, and without cgo, which
+	@# is there to read real GPUs. That halves what a first build takes.
+	CGO_ENABLED=0 go build -gcflags 'all=-N -l' -ldflags '$(LDV)' -o bin/switchyard-demo ./cmd/switchyard
 	bin/switchyard-demo demo
 
 .PHONY: test
