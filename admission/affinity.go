@@ -277,6 +277,7 @@ func (c *core) nextEnd(now time.Time, m *member) (time.Duration, bool) {
 // once, and how much of its prompt is there.
 func (c *core) estimateNow(now time.Time, r *replica.Replica, t *Ticket) (e estimate, cached int) {
 	m := member{rep: r, pool: r.Pool(t.lane.model), speed: r.Speed(t.lane.model)}
+	m.runs = c.runsOn(m.pool)
 	if caches := r.Caches(t.lane.model); caches != nil {
 		cached = caches.HeldNow(t.ask.Chain)
 	}

@@ -44,40 +44,49 @@ const flowSpan = 20 * time.Second
 // flow sums up a class's accepted work, in slot-seconds: as expected when a
 // request is accepted, corrected when it ends and the truth is known.
 type flow struct {
-	work [int(flowSpan / time.Second)]float64
-	at   int64     // second of the newest bucket
-	from time.Time // since when there has been some
+	work  [int(flowSpan / time.Second)]float64
+	slots [int(flowSpan / time.Second)]int // that they need
+	at    int64                            // second of the newest bucket
+	from  time.Time                        // since when there has been some
 }
 
 func (f *flow) advance(now time.Time) int {
 	n, s := int64(len(f.work)), now.Unix()
 	for k := min(s-f.at, n); k > 0; k-- {
-		f.work[(s-k+1)%n] = 0
+		f.work[(s-k+1)%n], f.slots[(s-k+1)%n] = 0, 0
 	}
 	f.at = max(f.at, s)
 	return int(f.at % n)
 }
 
-func (f *flow) add(now time.Time, work float64) {
+// add takes in an accepted request that needs so many slots.
+func (f *flow) add(now time.Time, work float64, slots int) {
 	i := f.advance(now)
-	if f.sum() == 0 {
+	if _, n := f.sum(); n == 0 {
 		f.from = now
 	}
 	f.work[i] += work
+	f.slots[i] += slots
 }
 
-func (f *flow) sum() (total float64) {
-	for _, w := range f.work {
-		total += w
+// correct takes in by how much more one took than was expected.
+func (f *flow) correct(now time.Time, more float64) { f.work[f.advance(now)] += more }
+
+func (f *flow) sum() (work float64, slots int) {
+	for i := range f.work {
+		work += f.work[i]
+		slots += f.slots[i]
 	}
-	return max(0, total)
+	return max(0, work), slots
 }
 
 // rate is the number of slots that it takes up: on average over the span, or
-// since it began where that is less.
+// since it began where that is less. It is never more than its requests need: a
+// long one that came just now holds one slot.
 func (f *flow) rate(now time.Time) float64 {
 	f.advance(now)
-	return f.sum() / min(flowSpan, max(time.Second, now.Sub(f.from))).Seconds()
+	work, n := f.sum()
+	return min(work/min(flowSpan, max(time.Second, now.Sub(f.from))).Seconds(), float64(n))
 }
 
 // seenBodies remembers the last requests that were answered with a 5xx, so

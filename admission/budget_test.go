@@ -8,23 +8,39 @@ import (
 )
 
 // R4: what a class takes up is known as soon as it comes, however long there was
-// none of it before.
+// none of it before, and a long request is one slot and not the work of many.
 func TestR4AFlowCountsFromWhereItBegan(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var f flow
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	require.Zero(t, f.rate(now))
+	require.Zero(t, f.rate(start))
 	for _, begin := range []time.Duration{0, time.Hour} {
-		at := now.Add(begin)
+		at := start.Add(begin)
 		for i := range 30 { // three slots' work
 			if i > 0 {
 				require.InDelta(t, 3, f.rate(at), 0.35, "after %d s", i)
 			}
-			f.add(at, 3)
+			for range 3 {
+				f.add(at, 1, 1)
+			}
 			at = at.Add(time.Second)
 		}
 		require.InDelta(t, 3, f.rate(at.Add(-time.Second)), 0.01)
 		require.Zero(t, f.rate(at.Add(flowSpan)))
 	}
+
+	for i := range 5 {
+		var f flow
+		at := start.Add(time.Duration(i) * time.Minute)
+		f.add(at, 10, 1)
+		require.InDelta(t, 1, f.rate(at), 0.01)
+		require.InDelta(t, 1, f.rate(at.Add(10*time.Second)), 0.01)
+		require.InDelta(t, 10/19.0, f.rate(at.Add(19*time.Second)), 0.01)
+		f.correct(at.Add(30*time.Second), 5)
+		require.Zero(t, f.rate(at.Add(30*time.Second)), "one that ends late is no new load")
+	}
+	f = flow{}
+	f.add(start, 40, 4)
+	require.InDelta(t, 4, f.rate(start), 0.01, "a wide one holds as many as it needs")
 }
 
 // R5: a promise that was made before it was known what more urgent classes take

@@ -88,12 +88,11 @@ func (c *Controller) Notify(t *Ticket, f func()) {
 // FirstToken reports the first content of an attempt's answer.
 func (c *Controller) FirstToken(now time.Time, a *Assignment) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.mu.judge(now, a.ticket)
 	c.mu.filled(now, a)
-	c.mu.came(now, a)
 	a.lease.prompted()
-	c.mu.touch(a.lease.rep)
+	c.mu.came(now, a)
 }
 
 // Overdue is asked when FirstTokenTimeout has passed without a token. A

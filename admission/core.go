@@ -200,7 +200,7 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 	c.settle(now, t.tab)
 	c.arrivedIn(t)
 	if t.promised { // what it took in truth, instead of what was expected
-		t.class.flow.add(now, t.used-t.promise)
+		t.class.flow.correct(now, t.used-t.promise)
 	}
 	c.setPhase(t, ended)
 	switch o {

@@ -158,7 +158,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 		Attempt: t.tries, Queued: t.queued, ticket: t, Affinity: c.affinity(t, cached), CachedTokens: cached,
 		lease: lease{
 			rep: r, pool: p, runs: m.runs, width: w, begun: now, state: leaseBusy,
-			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, loads: e.load > 0 && !m.runs.loading(), cached: cached, p: r.Facts.Progress,
+			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, loads: e.load > 0 && !m.runs.loading(t.lane.model), cached: cached, p: r.Facts.Progress,
 			between: m.runs.between(at),
 		},
 	}

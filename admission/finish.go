@@ -245,7 +245,7 @@ func (c *core) isLast(now time.Time, rep *replica.Replica, l lane) bool {
 func (c *core) succeeded(now time.Time, a *Assignment, r AttemptResult) {
 	t, l := a.ticket, &a.lease
 	l.rep.Succeeded()
-	l.runs.loaded = now
+	l.rep.Speed(a.Model).Seen = now
 	if !t.judged && t.promised {
 		first := now
 		if !r.FirstTokenAt.IsZero() {

@@ -126,7 +126,7 @@ const outdatedAfter = time.Minute
 func (c *core) outdated(now time.Time, l lane) bool {
 	absent, idle := true, true
 	for _, m := range c.usable(now, l) {
-		absent = absent && m.cold(l.model) && !m.rep.Facts.Loading && len(m.runs.list) == 0
+		absent = absent && m.cold(l.model) && !m.rep.Facts.Loading && !m.runs.with(l.model)
 		idle = idle && len(m.runs.list) == 0 && now.Sub(m.runs.learned) >= outdatedAfter
 	}
 	return absent || idle

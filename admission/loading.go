@@ -1,6 +1,9 @@
 package admission
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // defaultLoad is assumed for a model that is not resident while none was seen to
 // load on its replica: enough to prefer a replica that has it in memory.
@@ -9,7 +12,7 @@ const defaultLoad = 5 * time.Second
 // cold reports whether a model would have to be loaded first, as far as is known:
 // a first token that has come since the replica was asked says that it is there.
 func (m *member) cold(model string) bool {
-	return m.rep.Cold(model) && !m.runs.loaded.After(m.rep.Facts.At)
+	return m.rep.Cold(model) && !m.speed.Seen.After(m.rep.Facts.At)
 }
 
 // loading is what the model still takes to be in memory. A load that is under way
@@ -23,7 +26,7 @@ func (m *member) loading(at time.Duration, model string) time.Duration {
 	if !known {
 		d = defaultLoad
 	}
-	if begun, ok := m.runs.loadBegun(); ok {
+	if begun, ok := m.runs.loadBegun(model); ok {
 		return max(d-(at-begun), (at-begun)/8)
 	}
 	return d
@@ -40,39 +43,47 @@ func (c *core) loadIn(at time.Duration, r *row, m *member, t *Ticket) time.Durat
 // loadsTooLong reports whether a replica loads the model for somebody else, and a
 // request would be late if it waited for that: another's slot may be free before.
 func (c *core) loadsTooLong(now time.Time, m *member, t *Ticket) bool {
-	if !c.cfg.Enabled || c.cfg.Observe || t.judged || t.ask.Deadline.IsZero() || !m.cold(t.lane.model) || !m.runs.loading() {
+	if !c.cfg.Enabled || c.cfg.Observe || t.judged || t.ask.Deadline.IsZero() || !m.cold(t.lane.model) || !m.runs.loading(t.lane.model) {
 		return false
 	}
 	return now.Add(m.loading(now.Sub(c.began), t.lane.model)).After(t.ask.Deadline)
 }
 
-// loadBegun is when the first of those was sent that wait for the model.
-func (rs *runs) loadBegun() (begun time.Duration, ok bool) {
+// loadBegun is when the first of those was sent that wait for a model.
+func (rs *runs) loadBegun(model string) (begun time.Duration, ok bool) {
 	for i := range rs.list {
-		if r := &rs.list[i]; r.a.lease.cold && (!ok || r.begun < begun) {
+		if r := &rs.list[i]; r.a.Model == model && r.a.lease.cold && !r.a.lease.came && (!ok || r.begun < begun) {
 			begun, ok = r.begun, true
 		}
 	}
 	return begun, ok
 }
 
-func (rs *runs) loading() bool {
-	_, ok := rs.loadBegun()
+func (rs *runs) loading(model string) bool {
+	_, ok := rs.loadBegun(model)
 	return ok
+}
+
+// with reports whether an attempt on a model runs.
+func (rs *runs) with(model string) bool {
+	return slices.ContainsFunc(rs.list, func(r run) bool { return r.a.Model == model })
 }
 
 // came notes that an attempt's first token has come: its model is in memory. Who
 // asked for it first knows how long that took.
 func (c *core) came(now time.Time, a *Assignment) {
 	l := &a.lease
-	l.runs.loaded = now
-	c.touch(l.rep)
-	if l.loads {
-		l.loads = false
-		speed := l.rep.Speed(a.Model)
-		prompt, _ := speed.FirstToken(uncached(a.ticket, l.cached))
-		speed.Loaded(now.Sub(l.begun) - prompt)
+	speed := l.rep.Speed(a.Model)
+	speed.Seen = now
+	if l.loads && !l.came {
+		// Until its prompts are known, theirs is in it.
+		prompt, known := speed.FirstToken(uncached(a.ticket, l.cached))
+		if _, seen := speed.Load(); known || !seen {
+			speed.Loaded(now.Sub(l.begun) - prompt)
+		}
 	}
+	l.came = true
+	c.touch(l.rep)
 	if l.cold {
 		c.dispatch(now) // others have waited for that
 	}

@@ -70,3 +70,61 @@ func TestR4ALoadIsInTheForecast(t *testing.T) {
 	d, _ = w.c.mu.fleet[0].LoadTime("m")
 	require.InDelta(t, 12, d.Seconds(), 0.2, "who joined says nothing of a whole load")
 }
+
+// R4: the first token of one model says nothing of another that the same slots
+// serve, as at a llama.cpp router; nor is a load under way because one has been.
+func TestR4LoadsAreOfModels(t *testing.T) {
+	rc := rep("a", 3)
+	rc.Engine = replica.EngineLlamaCpp
+	w := newWorld(t, testConfig(rc))
+	f := facts("m", "n")
+	f.Engine, f.Models[0].Resident, f.Models[1].Resident = rc.Engine, false, false
+	w.report("a", f)
+	first := w.granted(w.accept(w.ask()))
+	w.pass(3 * time.Second)
+	w.c.FirstToken(w.now, first) // and goes on
+	ask := w.ask()
+	ask.Models, ask.Deadline = []string{"n"}, w.now.Add(time.Minute)
+	tk := w.accept(ask)
+	other := w.granted(tk)
+	require.True(t, other.lease.cold)
+	require.True(t, other.lease.loads, "nobody loads it yet")
+	require.InDelta(t, 3, tk.record.forecastS, 0.1, "as long as the other model took")
+	ask.Models = []string{"m"}
+	require.Zero(t, w.accept(ask).record.forecastS)
+}
+
+// R4, R6: a replica that would have to load the model may be free, be asked about
+// and be reported on while one waits for another's cache, or is slow to begin.
+func TestR4AReplicaThatWouldLoadIsAskedAbout(t *testing.T) {
+	a, b := rep("a", 1), rep("b", 1)
+	a.Engine, b.Engine = replica.EngineOllama, replica.EngineOllama
+	cfg := testConfig(a, b)
+	cfg.Affinity = true
+	w := newWorld(t, cfg)
+	report := func(name string, resident bool) {
+		f := facts("m")
+		f.Engine, f.Models[0].Resident = replica.EngineOllama, resident
+		w.report(name, f)
+	}
+	report("a", true)
+	report("b", false)
+	for _, r := range w.c.mu.fleet {
+		w.learn(r, "m", replica.Sample{
+			PromptTokens: 100, Prompt: 100 * time.Millisecond, OutputTokens: 101, Decode: 2 * time.Second, Hold: 2100 * time.Millisecond,
+		})
+	}
+	require.Equal(t, "a", w.converse(talk("x", 5)).Replica)
+	w.pass(time.Second)
+	report("b", false)
+	busy := w.full("a", 1, 2*time.Second)[0]
+	tk := w.accept(w.turn(talk("x", 6)))
+	w.waits(tk)
+	report("b", false)
+	w.waits(tk)
+	busy.ticket.lane.pin = "" // b would be in time, load included
+	require.True(t, w.c.MayMove(w.now, busy))
+	report("b", true)
+	w.serve(busy, time.Second)
+	require.Equal(t, "a", w.granted(tk).Replica)
+}

@@ -22,7 +22,6 @@ type runs struct {
 	listed int // requests that wait for one of them to end
 
 	learned time.Time // when one last told how long it took; zero: never
-	loaded  time.Time // when a first token last came; zero: never
 }
 
 // run is an attempt with what forecasts need of it, side by side, since they

@@ -81,7 +81,7 @@ func (rt *route) fill(now time.Time, model string, fleet int) {
 func (m *member) row(now time.Time, model string) row {
 	r, p := m.rep, m.pool
 	x := row{
-		line: m.speed.Line(), load: m.loading(0, model), loads: m.cold(model) && m.runs.loading(), until: p.Prompting.Until, usual: p.Prompting.Usual,
+		line: m.speed.Line(), load: m.loading(0, model), loads: m.cold(model) && m.runs.loading(model), until: p.Prompting.Until, usual: p.Prompting.Usual,
 		rank: rank{tier: int32(r.Config.Tier), flagged: r.Flagged != ""}, cache: noCache,
 		held: int32(p.Held() + p.Foreign), total: int32(p.Total), runs: int32(len(m.runs.list)),
 		room:   r.FreeIn(now, p) > 0,

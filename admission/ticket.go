@@ -130,6 +130,7 @@ type lease struct {
 	first   time.Time // estimated first token; zero: nothing is known
 	cold    bool
 	loads   bool            // the model, as the first one that needs it
+	came    bool            // its first token
 	cached  int             // tokens of the prompt believed to be in the replica's cache when it was sent
 	caches  *replica.Caches // of the prompt; nil: no account is kept
 	slot    int             // as caches gave it

@@ -123,18 +123,6 @@ func (r *report) aliases(path string, v reflect.Value) {
 			r.add(at, "no candidates: want a list of models such as [qwen3:8b, qwen3:4b]")
 		default:
 			checkNames(r, at, m[name])
-			noAliases(r, at, name, m)
-		}
-	}
-}
-
-// noAliases checks that the candidates of an alias are models: they are asked
-// for as they stand. An alias that stands in its own list is a model, too.
-func noAliases(r *report, path, alias string, all map[string][]string) {
-	for i, name := range all[alias] {
-		behind, is := all[name]
-		if at := fmt.Sprintf("%s[%d]", path, i); is && !slices.Contains(behind, name) && r.ok(at) {
-			r.add(at, "%s is itself an alias, and candidates are asked for as they stand: want models, such as %s", quote(name), strings.Join(behind, ", "))
 		}
 	}
 }

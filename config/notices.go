@@ -2,6 +2,9 @@ package config
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,6 +22,13 @@ func (c *Config) Warnings() []string {
 	}
 	if c.Health.Interval < 2*time.Second {
 		lines = append(lines, fmt.Sprintf("health.interval %s is below 2s: a llama.cpp that is probed that often does not notice clients who left", FormatDuration(c.Health.Interval)))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		for i, candidate := range c.Models[name] {
+			if behind, alias := c.Models[candidate]; alias && !slices.Contains(behind, candidate) {
+				lines = append(lines, fmt.Sprintf("models.%s[%d]: %s is itself an alias here, and candidates are asked for as they stand: it must be a model of that name, else name %s", name, i, quote(candidate), strings.Join(behind, ", ")))
+			}
+		}
 	}
 	return lines
 }

@@ -100,4 +100,7 @@ func TestWarnings(t *testing.T) {
 	require.Equal(t, []string{
 		"keys.required is true and keys.list has no key: every request will be refused (`switchyard key new NAME` makes a key)",
 	}, parse(t, "listen: ':8700'\nkeys: {required: true}\n").Warnings())
+	require.Equal(t, []string{
+		`models.alias[1]: "other" is itself an alias here, and candidates are asked for as they stand: it must be a model of that name, else name c, d`,
+	}, parse(t, "models: {alias: [b, other, own], own: [own, a], other: [c, d]}\n").Warnings())
 }

@@ -274,8 +274,7 @@ models:
 4: models.empty: no candidates: want a list of models such as [qwen3:8b, qwen3:4b]
 5: models.none: no candidates: want a list of models such as [qwen3:8b, qwen3:4b]
 6: models."": "" is no model name: want 1 to 256 characters on one line
-7: models.ok[1]: "" is no model name: want 1 to 256 characters on one line
-8: models.alias[1]: "other" is itself an alias, and candidates are asked for as they stand: want models, such as c, d`},
+7: models.ok[1]: "" is no model name: want 1 to 256 characters on one line`},
 
 	{"pairs", `
 breaker: {cooldown: 5m}

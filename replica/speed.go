@@ -19,14 +19,15 @@ type Speed struct {
 	figures           // where the model runs now
 	elsewhere figures // as they were on the GPU while it is on the CPU, and the other way round
 	onCPU     bool
-	samples   int     // in all
-	load      mean    // seconds a load took
-	late      float64 // see Late
-	lateBy    float64 // e^late − 1
-	pace      float64 // share of the full SM clock now; 0 like 1: full
-	usual     float64 // seconds per output token when it was last as usual
-	slow      int     // samples in a row far from that
-	collapsed bool    // and so many that it is believed
+	Seen      time.Time // when a token last came: the model was in memory then
+	samples   int       // in all
+	load      mean      // seconds a load took
+	late      float64   // see Late
+	lateBy    float64   // e^late − 1
+	pace      float64   // share of the full SM clock now; 0 like 1: full
+	usual     float64   // seconds per output token when it was last as usual
+	slow      int       // samples in a row far from that
+	collapsed bool      // and so many that it is believed
 }
 
 // figures are what depends on where a model runs.

@@ -71,9 +71,9 @@ func (a *app) secondSignal() (stop func()) {
 	go func() {
 		select {
 		case s := <-again:
+			signal.Reset(os.Interrupt, syscall.SIGTERM) // a third one ends it, whatever holds this up
 			totals := a.controller.Snapshot(time.Now()).Totals
 			a.log.Warn("a second signal: ending at once", "signal", s.String(), "running", totals.Running, "queued", totals.Queued)
-			signal.Reset(s)
 			if self, err := os.FindProcess(os.Getpid()); err != nil || self.Signal(s) != nil {
 				os.Exit(exitFail)
 			}
