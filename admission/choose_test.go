@@ -235,8 +235,14 @@ func TestR3R6RowsChangeNoChoice(t *testing.T) {
 				f := facts("m", "n")
 				r := m.draw(rt)
 				f.At, f.Engine, f.Up, f.Loading = m.now, r.Engine(), rapid.Bool().Draw(rt, "up"), rapid.Bool().Draw(rt, "loading")
+				f.Models[0].Resident, f.Models[1].Resident = rapid.Bool().Draw(rt, "m in memory"), rapid.Bool().Draw(rt, "n in memory")
 				f.InHand = rapid.IntRange(-1, 4).Draw(rt, "in hand")
 				m.c.Report(m.now, r.Config.Name, f)
+			},
+			"silent": func(rt *rapid.T) {
+				if len(m.running) > 0 {
+					m.c.MayMove(m.now, m.running[rapid.IntRange(0, len(m.running)-1).Draw(rt, "attempt")])
+				}
 			},
 			"gpu": func(rt *rapid.T) {
 				m.c.ReportGPU(m.now, m.draw(rt).Config.Name, replica.GPUFacts{
