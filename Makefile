@@ -41,6 +41,7 @@ check: ## what CI runs: format, vet, staticcheck, modernisers, race, published n
 	CGO_ENABLED=0 go test ./replica/gpu
 	go test -race ./...
 	go run ./cmd/switchyard bench verify docs/results --published docs/results.md --published docs/results/affinity.md
+	go run ./cmd/switchyard bench verify docs/results/live --published docs/results/live.md
 	$(MAKE) --no-print-directory fuzz
 
 .PHONY: fuzz
