@@ -66,7 +66,7 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	c.pledge(now, t, f)
 	c.enqueue(now, t)
 	t.promise = t.item.Work
-	t.class.flow.add(now, t.promise, max(1, ask.Width))
+	t.class.flows.of(now, t.lane).add(now, t.promise, max(1, ask.Width))
 	t.class.claims.promise(now, t.key, t.work)
 	t.class.latest, t.class.latestKey = t.lane, t.key
 	c.dispatch(now)

@@ -1,6 +1,9 @@
 package admission
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // budget is the retry budget of the whole gateway: so many retries as a share
 // of the last minute's requests, plus the fleet's slots. It keeps a dying
@@ -44,10 +47,34 @@ const flowSpan = 20 * time.Second
 // flow sums up a class's accepted work, in slot-seconds: as expected when a
 // request is accepted, corrected when it ends and the truth is known.
 type flow struct {
+	lane  lane
 	work  [int(flowSpan / time.Second)]float64
 	slots [int(flowSpan / time.Second)]int // that they need
 	at    int64                            // second of the newest bucket
 	from  time.Time                        // since when there has been some
+}
+
+// flows are a class's, by what its requests ask for: other classes' requests feel
+// only what could take their slots.
+type flows []*flow
+
+// maxFlows is when those of nobody lately are forgotten.
+const maxFlows = 64
+
+// of gives the flow of a lane's requests.
+func (fs *flows) of(now time.Time, l lane) *flow {
+	l = lane{model: l.model, engines: l.engines, pin: l.pin}
+	for _, f := range *fs {
+		if f.lane == l {
+			return f
+		}
+	}
+	if len(*fs) >= maxFlows {
+		*fs = slices.DeleteFunc(*fs, func(f *flow) bool { return f.rate(now) == 0 })
+	}
+	f := &flow{lane: l}
+	*fs = append(*fs, f)
+	return f
 }
 
 func (f *flow) advance(now time.Time) int {

@@ -465,3 +465,64 @@ func TestGrantedNamesWhoWasSentAGrant(t *testing.T) {
 	require.Equal(t, []*Ticket{first, second}, w.c.Granted([]*Ticket{first}), "added to what there is")
 	require.Empty(t, w.c.Granted(nil), "told once")
 }
+
+// R1, R2: a wide request that is bound goes when the hold-off ends that it met.
+func TestR2AWideRequestGoesWhenAHoldOffEnds(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 2)))
+	a := w.granted(w.accept(w.ask()))
+	wide := w.ask()
+	wide.Width = 2
+	wt := w.accept(wide)
+	w.waits(wt)
+	w.c.Finish(w.now, a, AttemptResult{Kind: ResultStatus, Status: 429, RetryAfter: 2 * time.Second})
+	w.pass(time.Second)
+	w.waits(wt)
+	w.pass(1100 * time.Millisecond)
+	w.granted(wt)
+}
+
+// R4: urgent work elsewhere, which cannot take a slot that a request could use,
+// is not in its forecast.
+func TestR4UrgentWorkElsewhereDoesNotCount(t *testing.T) {
+	a, b := rep("a", 4), rep("b", 2)
+	a.Models, b.Models = []string{"m"}, []string{"n"}
+	w := newWorld(t, testConfig(a, b))
+	w.report("b", facts("n"))
+	urgent := w.ask()
+	urgent.Class = "interactive"
+	for range 4 {
+		w.accept(urgent)
+	}
+	w.pass(5 * time.Second)
+	for _, tt := range []struct {
+		model string
+		load  float64
+	}{{"m", 0.1}, {"n", 0}} {
+		tk := &Ticket{class: w.c.mu.classes[1], lane: lane{model: tt.model}}
+		w.c.mu.classes[0].flows.of(w.now, lane{model: "m"}).add(w.now, 4, 4)
+		require.GreaterOrEqual(t, w.c.mu.urgentLoad(w.now, tk), tt.load, tt.model)
+		if tt.load == 0 {
+			require.Zero(t, w.c.mu.urgentLoad(w.now, tk))
+		}
+	}
+}
+
+// R4: a small prompt that a much larger one held up says nothing of how fast
+// prompts are processed, so the next large one is not refused for it.
+func TestR4APromptThatWasHeldUpTeachesNoSpeed(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 4)))
+	w.teach(time.Second)
+	before := w.c.mu.fleet[0].Speed("m").PromptTokensPerS()
+	large := w.ask()
+	large.PromptTokens = 400_000
+	large.Deadline = w.now.Add(time.Hour)
+	big := w.granted(w.accept(large))
+	for range 5 {
+		a := w.granted(w.accept(w.ask()))
+		w.pass(20 * time.Second)
+		w.c.Finish(w.now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: w.now, Usage: Usage{OutputTokens: 10}})
+		w.c.End(w.now, a.ticket, Completed, "")
+	}
+	require.InEpsilon(t, before, w.c.mu.fleet[0].Speed("m").PromptTokensPerS(), 0.01)
+	w.c.Finish(w.now, big, AttemptResult{Kind: ResultClientGone})
+}

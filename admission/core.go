@@ -68,7 +68,7 @@ type classBook struct {
 
 	arrived, kept, broken int64
 	running               int
-	flow                  flow
+	flows                 flows
 	margin                margin
 	claims                claims
 	returns               returns
@@ -200,7 +200,7 @@ func (c *core) end(now time.Time, t *Ticket, o Outcome, r Reason) Decision {
 	c.settle(now, t.tab)
 	c.arrivedIn(t)
 	if t.promised { // what it took in truth, instead of what was expected
-		t.class.flow.correct(now, t.used-t.promise)
+		t.class.flows.of(now, t.lane).correct(now, t.used-t.promise)
 	}
 	c.setPhase(t, ended)
 	switch o {

@@ -159,7 +159,7 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 		lease: lease{
 			rep: r, pool: p, runs: m.runs, width: w, begun: now, state: leaseBusy,
 			trial: r.Breaker.View(now).State == breaker.HalfOpen, cold: e.load > 0, loads: e.load > 0 && !m.runs.loading(t.lane.model), cached: cached, p: r.Facts.Progress,
-			between: m.runs.between(at),
+			between: m.runs.between(at), behind: m.runs.larger(uncached(t, cached)),
 		},
 	}
 	held := run{a: a, begun: at, until: at + e.own(), lengths: c.lengthsOf(t.key, t.lane.model), most: t.ask.MaxTokens, width: w}
@@ -280,6 +280,9 @@ func (c *core) tick(now time.Time) time.Time {
 		c.sweep(now, b)
 	}
 	c.recallDue(now)
+	for t := range c.bound { // a hold-off may have ended
+		c.rebind(now, t.bound.rep)
+	}
 	c.wanted = time.Time{}
 	c.dispatch(now)
 	for t := range c.waitlist {

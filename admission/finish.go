@@ -279,6 +279,10 @@ func (c *core) decodeTime(a *Assignment, r AttemptResult) time.Duration {
 	return time.Duration(sp.Decode() * float64(r.Usage.OutputTokens) * float64(time.Second))
 }
 
+// heldUp is how many times longer than expected a prompt behind a much larger one
+// takes to teach nothing: it waited for that. What waits are like as a rule, speeds are to tell.
+const heldUp = 64
+
 func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 	t, l, u := a.ticket, &a.lease, r.Usage
 	cached, sure := c.cachedTokens(a, u)
@@ -309,6 +313,11 @@ func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
 		// An engine that never says: this is what a prompt takes of which so
 		// much is expected in its cache, found or not.
 		s.PromptTokens = uncached(t, l.cached) + l.between
+	}
+	if l.behind && s.Prompt > 0 {
+		if d, known := l.rep.Speed(a.Model).FirstToken(s.PromptTokens); !known || s.Prompt > heldUp*d {
+			s.PromptTokens = 0
+		}
 	}
 	if silent := !sure && u.Prompt == 0; s.First > 0 && !l.cold && !l.first.IsZero() && (silent || !a.expectsCache()) {
 		l.rep.Speed(a.Model).Timed(l.first.Sub(l.begun), s.First)

@@ -321,11 +321,16 @@ func (r *run) remaining(at time.Duration, pace float64) slotTime {
 	return slotTime{before.Seconds() + more*pace, spread * pace}
 }
 
-// urgentLoad is the number of slots that the work of more urgent classes, as
+// urgentLoad is the number of the slots that a request can use, which the work of
+// more urgent classes, as
 // accepted lately, keeps busy: newcomers of theirs will go first (R4).
 func (c *core) urgentLoad(now time.Time, t *Ticket) (n float64) {
 	for i := range t.class.index {
-		n += c.classes[i].flow.rate(now)
+		for _, f := range c.classes[i].flows {
+			if c.compete(f.lane, t.lane) {
+				n += f.rate(now)
+			}
+		}
 	}
 	return n
 }

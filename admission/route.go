@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"time"
 
 	"switchyard/replica"
@@ -118,6 +119,13 @@ func (c *core) runsOn(p *replica.Slots) *runs {
 		c.running[p] = rs
 	}
 	return rs
+}
+
+// larger reports whether a prompt is being processed that is much larger than one of so many tokens.
+func (rs *runs) larger(tokens int) bool {
+	return slices.ContainsFunc(rs.list, func(r run) bool {
+		return !r.a.lease.came && uncached(r.a.ticket, r.a.lease.cached) > 8*tokens
+	})
 }
 
 // usable lists the members of a lane's route that new work may be sent to: the

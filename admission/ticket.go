@@ -131,6 +131,7 @@ type lease struct {
 	cold    bool
 	loads   bool            // the model, as the first one that needs it
 	came    bool            // its first token
+	behind  bool            // a much larger prompt, which may have held its own up
 	cached  int             // tokens of the prompt believed to be in the replica's cache when it was sent
 	caches  *replica.Caches // of the prompt; nil: no account is kept
 	slot    int             // as caches gave it

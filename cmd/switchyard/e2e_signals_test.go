@@ -75,6 +75,7 @@ func sigterm(t *testing.T, bin string) {
 	c.signal(syscall.SIGTERM)
 	eventually(t, "the gateway to be no longer ready", func() bool { return c.status("/readyz") == http.StatusServiceUnavailable })
 	require.True(t, c.snapshot().Draining)
+	c.signal(syscall.SIGHUP) // there is nothing to reload any more
 	x := openAI.ask(t.Context(), c.client, c.base, query{prompt: "too late", tokens: 3})
 	require.Equal(t, http.StatusServiceUnavailable, x.status, "%s", x)
 	require.Equal(t, "draining", x.header.Get("X-Switchyard-Reason"))

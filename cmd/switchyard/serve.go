@@ -54,7 +54,10 @@ func (cmd *serveCmd) Run(ctx context.Context, c *console) error {
 		log.Warn(line)
 	}
 	log.Info("serving", "clients", "http"+suffix(a.serverTLS != nil)+"://"+a.dataAddr, "admin", "http://"+a.opsAddr+"/", "replicas", len(cfg.Replicas), "version", controllerConfig(cfg).Version)
-	err = cmd.wait(ctx, a, read)
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup) // not before it has drained: unheeded, the signal would end it
+	err = cmd.wait(ctx, a, read, hup)
 	log.Info("stopping", "drain_timeout", a.site.cfg.Limits.DrainTimeout.String())
 	defer a.secondSignal()()
 	if stopErr := a.stop(); err == nil {
@@ -112,10 +115,7 @@ const fileCheck = 2 * time.Second
 
 // wait reloads on SIGHUP and when the file is not the last one any more, until
 // the context ends or a listener fails.
-func (cmd *serveCmd) wait(ctx context.Context, a *app, last [32]byte) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+func (cmd *serveCmd) wait(ctx context.Context, a *app, last [32]byte, hup <-chan os.Signal) error {
 	tick := time.NewTicker(fileCheck)
 	defer tick.Stop()
 	for {
