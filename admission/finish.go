@@ -280,7 +280,8 @@ func (c *core) decodeTime(a *Assignment, r AttemptResult) time.Duration {
 }
 
 // heldUp is how many times longer than expected a prompt behind a much larger one
-// takes to teach nothing: it waited for that. What waits are like as a rule, speeds are to tell.
+// takes to teach nothing. Shorter waits are a server's usual ones, and belong into
+// what is expected of it.
 const heldUp = 64
 
 func (c *core) learn(now time.Time, a *Assignment, r AttemptResult) {
