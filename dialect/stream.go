@@ -51,10 +51,18 @@ type Stream struct {
 
 // NewStream reads an answer with that Content-Type to a request for ep.
 func NewStream(f Format, ep *Endpoint, ask Ask, contentType string) *Stream {
-	s := &Stream{format: f, ep: ep, ask: ask}
+	s := new(Stream)
+	s.Reset(f, ep, ask, contentType)
+	return s
+}
+
+// Reset makes s as NewStream's is, whatever it was used for before.
+func (s *Stream) Reset(f Format, ep *Endpoint, ask Ask, contentType string) {
+	kept := s.chunk.head[:0]
+	*s = Stream{format: f, ep: ep, ask: ask}
 	s.framing = framingOf(f, contentType)
 	s.ask.Choices = max(ask.Choices, 1)
-	return s
+	s.chunk.head = kept
 }
 
 func framingOf(f Format, contentType string) framing {

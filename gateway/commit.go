@@ -143,7 +143,7 @@ const pieceSize = 256 << 10
 func (j *job) write(now time.Time, p []byte) error {
 	for len(p) > 0 {
 		j.arm(now)
-		n, err := j.w.Write(p[:min(len(p), pieceSize)])
+		n, err := j.put(p[:min(len(p), pieceSize)])
 		j.record.BytesOut += int64(n)
 		if err != nil {
 			return err
@@ -153,6 +153,13 @@ func (j *job) write(now time.Time, p []byte) error {
 		}
 	}
 	return nil
+}
+
+func (j *job) put(p []byte) (int, error) {
+	if j.chunking {
+		return j.conn.chunk(p)
+	}
+	return j.w.Write(p)
 }
 
 // cork lets what is written from now on leave in one piece: with flush, or else
@@ -165,10 +172,22 @@ func (j *job) cork() {
 
 // flush lets what has been written leave.
 func (j *job) flush() error {
-	if err := j.rc.Flush(); err != nil {
-		return err
+	if !j.chunking {
+		if err := j.rc.Flush(); err != nil {
+			return err
+		}
+		j.chunking = j.chunks()
 	}
 	return j.uncork()
+}
+
+// chunks reports whether the server sends an answer in chunks whose head has
+// left. From then on there is no need for it until the answer ends: it has
+// nothing of the answer any more, and adds nothing to it but the last chunk.
+func (j *job) chunks() bool {
+	h := j.w.Header()
+	return j.conn != nil && j.r.TLS == nil && j.r.ProtoAtLeast(1, 1) && j.r.Method != http.MethodHead &&
+		j.record.Status == http.StatusOK && h["Content-Length"] == nil && h["Transfer-Encoding"] == nil
 }
 
 func (j *job) uncork() error {

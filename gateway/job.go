@@ -42,6 +42,7 @@ type job struct {
 	settings *Settings
 	writeBy  time.Time // write deadline now set on the client's connection
 	headSent bool      // a status has been sent: an error can only be an event
+	chunking bool      // the answer's chunks go to conn past the server; see chunks
 	parked   bool      // it waits without the server: see park
 	restless bool      // its client does not wait for the answer with its next request: it is not parked
 	severed  bool      // the connection must be cut, not ended

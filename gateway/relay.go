@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"io"
+	"sync"
 	"time"
 
 	"switchyard/admission"
@@ -16,7 +17,7 @@ import (
 // dropped when the stream breaks in its middle.
 type relay struct {
 	*attempt
-	events   *dialect.Stream
+	events   dialect.Stream
 	run      []byte // events that came in one read and go out in one write
 	ending   bool   // the terminal event is among them, or went before
 	closing  bool   // and it is one after which nothing more is due: in OpenAI's format, only [DONE]
@@ -28,8 +29,10 @@ type relay struct {
 func (at *attempt) stream() {
 	j := at.j
 	at.streaming = true
-	r := &relay{attempt: at}
-	r.events = dialect.NewStream(j.ep.Format, j.ep, j.ask, first(at.resp.Header, "Content-Type"))
+	r := relays.Get().(*relay)
+	defer r.leave()
+	r.attempt = at
+	r.events.Reset(j.ep.Format, j.ep, j.ask, first(at.resp.Header, "Content-Type"))
 	for {
 		p, ok := at.next()
 		if !ok {
@@ -40,6 +43,16 @@ func (at *attempt) stream() {
 		}
 	}
 	r.end()
+}
+
+// relays that are over serve again, as attempts do.
+var relays = sync.Pool{New: func() any { return new(relay) }}
+
+// leave keeps nothing of the answer but the memory that its events' shape took.
+func (r *relay) leave() {
+	r.events.Reset(dialect.OpenAI, nil, dialect.Ask{}, "")
+	*r = relay{events: r.events}
+	relays.Put(r)
 }
 
 // pass takes the whole events that have come with the read p, and flushes once

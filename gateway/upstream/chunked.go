@@ -44,6 +44,10 @@ func (d *chunked) decode(b []byte) (data []byte, n int, err error) {
 	from, to := 0, 0 // the data gathered so far is b[from:to]
 	for n < len(b) && d.state != chunkedDone && err == nil {
 		if d.state != chunkData {
+			if m := d.sized(b[n:]); m > 0 {
+				n += m
+				continue
+			}
 			err = d.step(b[n])
 			n++
 			continue
@@ -62,6 +66,45 @@ func (d *chunked) decode(b []byte) (data []byte, n int, err error) {
 	}
 	return b[from:to:to], n, err
 }
+
+// sized takes what usually lies before the data of a chunk, the line end behind
+// the last one's and a line of nothing but a size, in a look. 0: it is not that,
+// or not whole, and step has to take it byte by byte.
+func (d *chunked) sized(b []byte) (n int) {
+	switch {
+	case d.state == chunkDataCR && len(b) > 2 && b[0] == '\r' && b[1] == '\n':
+		n = 2
+	case d.state != chunkSize || d.line > 0:
+		return 0
+	}
+	const most = 8
+	var size uint64
+	for end := min(len(b), n+most); n < end; n++ {
+		digit := hexDigits[b[n]]
+		if digit == noDigit {
+			break
+		}
+		size = size<<4 | uint64(digit)
+	}
+	if size == 0 || n+1 >= len(b) || b[n] != '\r' || b[n+1] != '\n' {
+		return 0
+	}
+	d.left, d.state = size, chunkData
+	return n + 2
+}
+
+const noDigit = 0xff
+
+// hexDigits are the values of the characters that are hexadecimal digits.
+var hexDigits = func() (values [256]byte) {
+	for i := range values {
+		values[i] = noDigit
+	}
+	for i := range byte(16) {
+		values["0123456789abcdef"[i]], values["0123456789ABCDEF"[i]] = i, i
+	}
+	return values
+}()
 
 // step takes one byte that is not data.
 func (d *chunked) step(c byte) error {
@@ -99,14 +142,9 @@ func (d *chunked) expect(c, want byte, next chunkState) error {
 }
 
 func (d *chunked) size(c byte) error {
-	var digit byte
+	digit := hexDigits[c]
 	switch {
-	case '0' <= c && c <= '9':
-		digit = c - '0'
-	case 'a' <= c && c <= 'f':
-		digit = c - 'a' + 10
-	case 'A' <= c && c <= 'F':
-		digit = c - 'A' + 10
+	case digit != noDigit:
 	case d.line == 0:
 		return errChunk
 	case c == '\r':
