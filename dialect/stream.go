@@ -58,11 +58,12 @@ func NewStream(f Format, ep *Endpoint, ask Ask, contentType string) *Stream {
 
 // Reset makes s as NewStream's is, whatever it was used for before.
 func (s *Stream) Reset(f Format, ep *Endpoint, ask Ask, contentType string) {
-	kept := s.chunk.head[:0]
+	s.drop()
+	held, head := s.held, s.chunk.head[:0]
 	*s = Stream{format: f, ep: ep, ask: ask}
 	s.framing = framingOf(f, contentType)
 	s.ask.Choices = max(ask.Choices, 1)
-	s.chunk.head = kept
+	s.held, s.chunk.head = held, head
 }
 
 func framingOf(f Format, contentType string) framing {

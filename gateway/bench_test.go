@@ -197,6 +197,20 @@ func BenchmarkWholeAnswer(b *testing.B) {
 	}
 }
 
+// A stream of 200 events that all come at once.
+func BenchmarkUnpacedStream(b *testing.B) {
+	f := faces[0]
+	answer := "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+	for range 200 {
+		answer += chunkOf(f.content[0])
+	}
+	end := "0\r\n\r\n"
+	answer += chunkOf("data: [DONE]\n\n") + end
+	beside(b, answer, chatOf(1<<10, true), end)
+}
+
+func chunkOf(event string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(event), event) }
+
 // An event of a stream, each sent when the client has the one before.
 func BenchmarkPacedEvent(b *testing.B) {
 	b.Run("gateway", func(b *testing.B) { pace(b, gatewayTo) })
@@ -204,8 +218,7 @@ func BenchmarkPacedEvent(b *testing.B) {
 }
 
 func pace(b *testing.B, to func(testing.TB, string) http.Handler) {
-	event := faces[0].content[0]
-	chunk := fmt.Sprintf("%x\r\n%s\r\n", len(event), event)
+	chunk := chunkOf(faces[0].content[0])
 	next := make(chan struct{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(b, err)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -93,6 +94,62 @@ func TestCorkedWritesLeaveTogether(t *testing.T) {
 			require.Len(t, tap.writes, 3)
 			require.True(t, strings.HasSuffix(tap.writes[0], "x\r\n"))
 			require.Equal(t, "7\r\nthe end\r\n0\r\n\r\n", tap.writes[2])
+		})
+	}
+}
+
+// Once an answer's head has left, its chunks go past the server, which adds the
+// last one; where it sends none they do not. The client reads the same.
+func TestChunksGoPastTheServer(t *testing.T) {
+	var parts []string
+	for _, n := range []int{1, 9, 1 << 10, corkSize - chunkFrame, corkSize, 3*corkSize + 5, 15, 16} {
+		parts = append(parts, strings.Repeat("0123456789abcdef", n/16+1)[:n])
+	}
+	for name, c := range map[string]struct {
+		request, header string
+		past            bool
+	}{
+		"chunked":                   {request: "GET / HTTP/1.1\r\nHost: h\r\n\r\n", past: true},
+		"and closed":                {request: "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", past: true},
+		"until the connection ends": {request: "GET / HTTP/1.0\r\n\r\n"},
+		"of stated length":          {request: "GET / HTTP/1.1\r\nHost: h\r\n\r\n", header: "Content-Length"},
+		"HEAD":                      {request: "HEAD / HTTP/1.1\r\nHost: h\r\n\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			whole := strings.Join(parts, "")
+			past := make(chan bool, 1)
+			addr := serving(t, Listener, func(w http.ResponseWriter, r *http.Request) {
+				j := &job{w: w, r: r, rc: *http.NewResponseController(w), conn: connOf(r), settings: &Settings{Limits: Limits{WriteTimeout: time.Minute}}}
+				if c.header != "" {
+					w.Header().Set(c.header, strconv.Itoa(len(whole)))
+				}
+				j.sendHead(http.StatusOK)
+				for i, part := range parts {
+					if i%3 > 0 { // a heartbeat, say, is written without a cork
+						j.cork()
+					}
+					require.NoError(t, j.write(time.Now(), []byte(part)))
+					if i%2 == 0 {
+						require.NoError(t, j.flush())
+					}
+				}
+				past <- j.chunking
+			})
+			conn, err := net.Dial("tcp", addr)
+			require.NoError(t, err)
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(patienceInTests))
+			io.WriteString(conn, c.request)
+			method, _, _ := strings.Cut(c.request, " ")
+			resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+			require.NoError(t, err)
+			got, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			if method == http.MethodHead {
+				whole = ""
+			}
+			require.Equal(t, whole, string(got))
+			require.Equal(t, c.past, <-past)
 		})
 	}
 }

@@ -294,7 +294,11 @@ func untagged(name string) string { return strings.TrimSuffix(name, ":latest") }
 
 // tryOf is what OpenAI's and Anthropic's SDKs say of earlier tries.
 func tryOf(h http.Header) admission.Try {
-	switch n, err := strconv.Atoi(first(h, "X-Stainless-Retry-Count")); {
+	said := first(h, "X-Stainless-Retry-Count")
+	if said == "" { // mostly, and Atoi would make an error of it
+		return admission.TryUnsaid
+	}
+	switch n, err := strconv.Atoi(said); {
 	case err != nil || n < 0:
 		return admission.TryUnsaid
 	case n == 0:

@@ -183,12 +183,28 @@ func TestServerSettings(t *testing.T) {
 }
 
 // TestHTTP2ByALPN: over TLS a client may speak HTTP/2; nothing else changes.
-func TestHTTP2ByALPN(t *testing.T) {
-	d := newDesk(t, newTroupe(t, chatAct), nil, openAI("a", "m"))
+func TestHTTP2ByALPN(t *testing.T) { overTLS(t, 2) }
+
+// Over TLS nothing is written past the server.
+func TestTLSWithHTTP1(t *testing.T) { overTLS(t, 1) }
+
+func overTLS(t *testing.T, protocol int) {
+	d := newDesk(t, newTroupe(t, func(k *call) {
+		if !strings.Contains(k.body, `"stream":true`) {
+			chatAct(k)
+			return
+		}
+		k.streamHead("text/event-stream")
+		for _, event := range append(faces[0].content, faces[0].terminal) {
+			k.chunk(event)
+			k.drained() // so that there are several reads
+		}
+		k.end()
+	}), nil, openAI("a", "m"))
 	ts := httptest.NewTLSServer(nil) // for its certificate and a client that trusts it
 	defer ts.Close()
 	client := ts.Client()
-	client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	client.Transport.(*http.Transport).ForceAttemptHTTP2 = protocol == 2
 	defer client.CloseIdleConnections()
 	server := NewServer(Settings{TLS: &tls.Config{Certificates: ts.TLS.Certificates}}, d.gw)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -199,16 +215,24 @@ func TestHTTP2ByALPN(t *testing.T) {
 		body     string
 		encoding string
 		want     int
-	}{{chatBody, "", 200}, {"not JSON", "", 400}, {strings.Repeat("x", 100_000), "gzip", 415}, {chatBody, "", 200}} {
+		end      string
+	}{
+		{chatBody, "", 200, "}"},
+		{"not JSON", "", 400, "}"},
+		{strings.Repeat("x", 100_000), "gzip", 415, "}"},
+		{strings.Replace(chatBody, "{", `{"stream":true,`, 1), "", 200, strings.Join(faces[0].content, "") + faces[0].terminal},
+		{chatBody, "", 200, "}"},
+	} {
 		r, err := http.NewRequest("POST", "https://"+l.Addr().String()+chat, strings.NewReader(tc.body))
 		require.NoError(t, err)
 		r.Header.Set("Content-Encoding", tc.encoding)
 		resp, err := client.Do(r)
 		require.NoError(t, err)
-		_, err = io.Copy(io.Discard, resp.Body)
+		body, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
 		resp.Body.Close()
 		require.Equal(t, tc.want, resp.StatusCode)
-		require.Equal(t, 2, resp.ProtoMajor)
+		require.True(t, strings.HasSuffix(string(body), tc.end), "%s", body)
+		require.Equal(t, protocol, resp.ProtoMajor)
 	}
 }
