@@ -13,12 +13,12 @@ const Direct = true
 // Read reads what is there, into a p that is not empty. again: nothing is, yet.
 // 0 bytes without error or again: the other side has ended.
 func Read(fd uintptr, p []byte) (n int, again bool, err error) {
-	return call(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), 0)
+	return call(syscall.SYS_RECVFROM, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), 0)
 }
 
 // Write writes what there is room for. again: there is none, yet.
 func Write(fd uintptr, p []byte) (n int, again bool, err error) {
-	return call(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), 0)
+	return call(syscall.SYS_SENDTO, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p), syscall.MSG_NOSIGNAL)
 }
 
 // WriteBoth writes what there is room for of p, which is not empty, and of the q
@@ -35,10 +35,11 @@ func Peek(fd uintptr) (n int, again bool, err error) {
 	return call(syscall.SYS_RECVFROM, fd, unsafe.Pointer(&one), len(one), syscall.MSG_PEEK)
 }
 
-// call makes the system call without telling the scheduler: none of these ever
-// waits, and what syscall.Read and the like do around the call, for the case
-// that it does, costs as much as the call's own entry. Worse, each first one
-// after a moment of rest wakes the runtime's monitor, which then looks around
+// call makes the system call, a socket's own where there is one: the kernel then
+// does nothing that it does only for files. It does not tell the scheduler: none
+// of these ever waits, and what syscall.Read and the like do around the call, for
+// the case that it does, costs as much as the call's own entry. Worse, each first
+// one after a moment of rest wakes the runtime's monitor, which then looks around
 // every 20 µs for a while. The race detector needs theirs.
 func call(trap, fd uintptr, p unsafe.Pointer, size int, flags uintptr) (n int, again bool, err error) {
 	for {
