@@ -17,7 +17,7 @@ type keptCell struct {
 	scenario string
 	load     float64 // of several; 0: it has one
 	longer   int     // times as long as it is shipped
-	scarce   bool    // hardly a slot is ever idle: no more may be kept than the band says
+	scarce   bool    // much is refused: no more may be kept than the band says
 	short    bool    // a part of the short form
 }
 
@@ -26,12 +26,12 @@ var keptCells = []keptCell{
 	{scenario: "sweep", load: 0.5, longer: 10},
 	{scenario: "sweep", load: 0.75, longer: 10},
 	{scenario: "sweep", load: 1, longer: 10},
-	{scenario: "sweep", load: 1.25, longer: 10},
-	{scenario: "sweep", load: 1.5, longer: 10, short: true},
+	{scenario: "sweep", load: 1.25, longer: 10, scarce: true},
+	{scenario: "sweep", load: 1.5, longer: 10, scarce: true, short: true},
 	{scenario: "sweep", load: 2, longer: 10, scarce: true},
 	{scenario: "sweep", load: 3, longer: 10, scarce: true},
 	{scenario: "sweep", load: 4, longer: 10, scarce: true},
-	{scenario: "burst", longer: 10, short: true},
+	{scenario: "burst", longer: 10, scarce: true, short: true},
 	{scenario: "long-prompts", longer: 5, scarce: true, short: true},
 	{scenario: "throttle", longer: 5, scarce: true, short: true},
 	{scenario: "model-swap", longer: 10, scarce: true, short: true},
