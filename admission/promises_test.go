@@ -22,6 +22,7 @@ type market struct {
 	n     int     // requests
 	seed  uint64
 	shift float64 // pace is multiplied by it after half of the requests; 0: never
+	surge float64 // likewise the load
 }
 
 // tally is what came of it.
@@ -30,7 +31,7 @@ type tally struct {
 	ideal                int // requests that one who knows all lengths would have served in time
 	busy                 float64
 	verdicts             []bool // of promises, in the order in which they ended
-	shifted              int    // verdicts before the shift
+	shifted              int    // verdicts before half of the requests had come
 }
 
 const (
@@ -127,12 +128,17 @@ func (m market) run(t *testing.T) (out tally) {
 		}
 	}
 	for i := range m.n {
+		if m.surge > 0 && i == m.n/2 {
+			m.load *= m.surge
+		}
 		at = at.Add(time.Duration(r.ExpFloat64() / (capacity * m.load) * float64(time.Second)))
 		length := m.length(r)
 		coming.plan(at, func() {
-			if m.shift > 0 && i == m.n/2 {
-				pace = time.Duration(float64(pace) * m.shift)
+			if i == m.n/2 {
 				out.shifted = len(out.verdicts)
+				if m.shift > 0 {
+					pace = time.Duration(float64(pace) * m.shift)
+				}
 			}
 			slices.SortFunc(ideal, time.Time.Compare)
 			if s := slices.MaxFunc([]time.Time{ideal[0], w.now}, time.Time.Compare); s.Add(marketPrompt).Sub(w.now) <= marketDeadline {
@@ -228,5 +234,26 @@ func TestR5PromisesAfterAShift(t *testing.T) {
 				require.InDelta(t, 0.95, share, 0.025)
 			})
 		}
+	}
+}
+
+// R5: while little waits near its deadline that may be broken more often; when
+// load rises and all does, the share of all is soon back.
+func TestR5PromisesWhenLoadRises(t *testing.T) {
+	for _, shape := range []string{"fixed", "lognormal"} {
+		t.Run(shape, func(t *testing.T) {
+			t.Parallel()
+			kept, n := 0, 0
+			for seed := range uint64(8) {
+				r := market{slots: 4, load: 0.9, surge: 3, shape: shape, n: 4000, seed: seed}.run(t)
+				for _, k := range r.verdicts[r.shifted+300 : r.shifted+700] {
+					kept += int(count(k))
+					n++
+				}
+			}
+			share := float64(kept) / float64(n)
+			t.Logf("kept %.3f of %d", share, n)
+			require.InDelta(t, 0.95, share, 0.02)
+		})
 	}
 }
