@@ -40,6 +40,7 @@ func benchWorld(b testing.TB, n, queued int) (*Controller, time.Time, []*Assignm
 	}
 	for _, r := range c.mu.fleet {
 		r.Speed("m").Learn(replica.Sample{PromptTokens: 100, Prompt: time.Millisecond, Hold: 10 * time.Millisecond})
+		c.mu.touch(r)
 	}
 	return c, now, running
 }
@@ -142,8 +143,8 @@ func admitted(held func(do func()), c *Controller, now time.Time, t *Ticket, ask
 	held(func() { c.arrive(now, t, "standard") })
 	t.bring()
 	held(func() { ref = c.admit(now, t, ask) })
-	if ref != nil && ref.say != nil {
-		ref.Message, ref.say = ref.say(), nil
+	if ref != nil {
+		ref.phrase()
 	}
 	return ref
 }

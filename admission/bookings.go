@@ -144,7 +144,8 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 	if bk == nil || len(c.bookings.byID) >= maxBookings {
 		return false
 	}
-	b := &booking{
+	b := use(&c.supplies.booking)
+	*b = booking{
 		request: id, body: t.ask.BodyHash, seq: t.item.Seq, again: t.again, work: t.work,
 		due: now.Add(wait), until: now.Add(wholeSeconds(wait) + bookGrace), told: now, book: bk,
 	}

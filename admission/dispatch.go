@@ -100,15 +100,19 @@ func (c *core) laneFull(now time.Time, l lane) bool {
 	if full, ok := c.full[l]; ok {
 		return full
 	}
-	full := true
-	for _, m := range c.usable(now, l) {
-		if c.roomOn(now, m) {
-			full = false
-			break
-		}
-	}
+	full := !c.anyRoom(now, l)
 	c.full[l] = full
 	return full
+}
+
+func (c *core) anyRoom(now time.Time, l lane) bool {
+	members, rows := c.usable(now, l), c.rows(now, l)
+	for i := range rows {
+		if (rows[i].room || !rows[i].steady) && c.roomOn(now, members[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // stale forgets which lanes had room, after some of it has been taken.
@@ -176,6 +180,9 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	c.occupy(a, m)
 	c.learnReuse(cached, most)
 	t.current = a
+	if t.record.attempts == nil {
+		t.record.attempts, c.supplies.attempts = c.supplies.attempts, nil
+	}
 	t.account().begins(a)
 	m.runs.add(held)
 	held.prompts()
