@@ -52,6 +52,7 @@ type core struct {
 	joining   []byte            // scratch of joinEngines
 	namesList []string          // scratch of resolve
 	slotEnds  []slotTime        // scratch of forecast
+	waits     []waited          // likewise
 	full      map[lane]bool     // scratch of dispatch
 
 	stopping bool

@@ -10,7 +10,8 @@ type lengths struct {
 	weight, sum [lengthBuckets]float64
 	// above[i] are the weight, sum and squares of the buckets from i on.
 	aboveWeight, aboveSum, aboveSquare [lengthBuckets + 1]float64
-	unit                               float64 // weight of the next sample
+	aboveMean, aboveSpread             [lengthBuckets + 1]float64 // and these, where there are any: hundreds of forecasts ask between two answers
+	unit                               float64                    // weight of the next sample
 	n                                  int
 	stale                              bool // above is out of date
 }
@@ -65,9 +66,11 @@ func (l *lengths) tails() {
 	for i := lengthBuckets - 1; i >= 0; i-- {
 		l.aboveWeight[i] = l.aboveWeight[i+1] + l.weight[i]
 		l.aboveSum[i] = l.aboveSum[i+1] + l.sum[i]
-		l.aboveSquare[i] = l.aboveSquare[i+1]
+		l.aboveSquare[i], l.aboveMean[i], l.aboveSpread[i] = l.aboveSquare[i+1], l.aboveMean[i+1], l.aboveSpread[i+1]
 		if l.weight[i] > 0 {
 			l.aboveSquare[i] += l.sum[i] * l.sum[i] / l.weight[i]
+			w, s, q := l.aboveWeight[i], l.aboveSum[i], l.aboveSquare[i]
+			l.aboveMean[i], l.aboveSpread[i] = s/w, math.Sqrt(max(0, q/w-s/w*(s/w)))
 		}
 	}
 }
@@ -101,14 +104,12 @@ func (l *lengths) mean(limit int) float64 {
 func (l *lengths) rest(had float64, limit int) (more, spread float64) {
 	l.tails()
 	i := lengthBucket(had)
-	w, s, q := l.aboveWeight[i+1], l.aboveSum[i+1], l.aboveSquare[i+1]
-	if l.weight[i] > 0 && l.sum[i] > l.weight[i]*had {
-		w, s, q = w+l.weight[i], s+l.sum[i], q+l.sum[i]*l.sum[i]/l.weight[i]
+	if l.weight[i] <= 0 || l.sum[i] <= l.weight[i]*had {
+		i++ // those of its own bucket are no longer
 	}
 	more, spread = had/4, had/4
-	if w > 1e-9*l.aboveWeight[0] && w > 0 {
-		more = s/w - had
-		spread = math.Sqrt(max(0, q/w-s/w*(s/w)))
+	if w := l.aboveWeight[i]; w > 1e-9*l.aboveWeight[0] && w > 0 {
+		more, spread = l.aboveMean[i]-had, l.aboveSpread[i]
 	}
 	if limit > 0 {
 		more = min(more, max(0, float64(limit)-had))

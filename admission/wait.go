@@ -36,6 +36,25 @@ func (b *backlog) during(load time.Duration) {
 
 // wait forecasts how long a request's backlog takes, before it is calibrated.
 func (c *core) wait(now time.Time, t *Ticket, b backlog) time.Duration {
+	asked := [...]float64{b.ahead, b.work, b.own, b.taken}
+	for _, w := range c.waits {
+		if w.asked == asked {
+			return w.wait
+		}
+	}
+	wait := c.newWait(now, t, b)
+	c.waits = append(c.waits, waited{asked, wait})
+	return wait
+}
+
+// waited is a wait that has been forecast for the slots looked at last: a request
+// that nobody goes before waits as long in its fair turn as in order of deadlines.
+type waited struct {
+	asked [4]float64
+	wait  time.Duration
+}
+
+func (c *core) newWait(now time.Time, t *Ticket, b backlog) time.Duration {
 	wait := fill(b.slots, b.part*b.work, b.taken)
 	if l := c.lengthsOf(t.key, t.lane.model); l != nil {
 		b.varied = min(1, l.varied())
@@ -137,7 +156,10 @@ func (s *starts) over(then float64) float64 {
 			past -= s.after
 			since = past - x.spread*freed(max(0, past)/x.spread)
 		}
-		again := max(0, since) / s.each
+		again := 0.0
+		if since > 0 {
+			again = since / s.each
+		}
 		mean += free + again
 		variance += free*(1-free) + s.b.varied*again
 	}
