@@ -53,7 +53,7 @@ type core struct {
 	namesList []string          // scratch of resolve
 	slotEnds  []slotTime        // scratch of forecast
 	waits     []waited          // likewise
-	full      map[lane]bool     // scratch of dispatch
+	rooms     rooms             // scratch of dispatch
 
 	stopping bool
 	stopAt   time.Time
@@ -85,7 +85,6 @@ func (c *core) init(cfg Config, now time.Time) {
 	c.routes, c.overlap, c.running = map[lane]*route{}, map[[2]lane]bool{}, map[*replica.Slots]*runs{}
 	c.bound = map[*Ticket]struct{}{}
 	c.output = map[outputKey]*lengths{}
-	c.full = map[lane]bool{}
 	c.joined = map[string]string{}
 	c.seen.init()
 	c.accounts = map[string]*account{}

@@ -261,7 +261,7 @@ func (c *core) notes(now time.Time, t *Ticket, f forecast) []CandidateNote {
 	for i, m := range members[:min(len(members), maxCandidates)] {
 		r := &rows[i]
 		cached, wait, ahead := c.cachedIn(r, m), f.wait, r.usual
-		if m.rep.FreeIn(now, m.pool) > 0 && (f.at != nil || wait == 0) {
+		if (f.at != nil || wait == 0) && m.rep.FreeIn(now, m.pool) > 0 {
 			cached, wait, ahead = c.usableIn(r, m), 0, max(0, r.until-now.Sub(c.began))
 		}
 		prompt, _, _, _ := idly(&r.terms, t, cached, ahead)
@@ -305,9 +305,9 @@ func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog
 				}
 			}
 		}
-		pace := m.speed.Decode()
-		for i := range m.runs.list {
-			r := &m.runs.list[i]
+		pace := rows[i].terms.Decode
+		for j := range m.runs.list {
+			r := &m.runs.list[j]
 			free := r.remaining(at, pace)
 			for range r.width {
 				slots = append(slots, free)
@@ -326,10 +326,14 @@ func (r *run) remaining(at time.Duration, pace float64) slotTime {
 	if r.lengths == nil || pace <= 0 || r.first == 0 {
 		return slotTime{free: max(r.until-at, (at-r.begun)/8).Seconds()}
 	}
-	before := max(0, r.first-at)
-	had := 1 + max(0, (at-r.first).Seconds()/pace) // the first token begins it
+	before, had := 0.0, 1.0 // the first token begins it
+	if r.first > at {
+		before = (r.first - at).Seconds()
+	} else {
+		had += (at - r.first).Seconds() / pace
+	}
 	more, spread := r.lengths.rest(had, r.most)
-	return slotTime{before.Seconds() + more*pace, spread * pace}
+	return slotTime{before + more*pace, spread * pace}
 }
 
 // urgentLoad is the number of the slots that a request can use, which the work of

@@ -96,13 +96,19 @@ func (b *backlog) turn(most time.Duration) time.Duration {
 		return most
 	}
 	n := float64(len(b.slots))
-	s := starts{b: b, step: 1 + len(b.slots)/maxLooked, each: math.Inf(1)} // of hundreds a part tells it as well
+	var looked [maxLooked]ending
+	s := starts{varied: b.varied, slots: looked[:0]}
+	for i, step := 0, 1+len(b.slots)/maxLooked; i < len(b.slots); i += step { // of hundreds a part tells it as well
+		x := b.slots[i]
+		s.slots = append(s.slots, ending{x.free - x.spread, x.spread, 1 / x.spread})
+	}
 	ahead := 0.0
 	if b.ahead > 0 && b.work > 0 {
-		ahead, s.each = b.ahead, b.work/b.ahead
-		s.after = s.each * (1 - b.varied) / 2
+		ahead = b.ahead
+		each := b.work / b.ahead
+		s.after, s.rate = each*(1-b.varied)/2, 1/each
 	}
-	s.part = b.part * float64((len(b.slots)+s.step-1)/s.step) / n
+	s.part = b.part * float64(len(s.slots)) / n
 	s.want = s.part * ((ahead+1)/max(1-b.taken/n, 0.05) - 0.5)
 	low, high := 0.0, most.Seconds()
 	short, over := s.over(low), s.over(high)
@@ -130,13 +136,17 @@ func (b *backlog) turn(most time.Duration) time.Duration {
 
 // starts counts how often slots of a backlog become free.
 type starts struct {
-	b     *backlog
-	step  int     // of the slots, every so many are looked at
-	part  float64 // of all, that these are
-	each  float64 // seconds that one who is ahead holds a slot
-	after float64 // seconds less that its slot is free the sooner for having begun together
-	want  float64 // times
+	slots  []ending
+	varied float64 // backlog's
+	part   float64 // of all slots, that these are
+	rate   float64 // of those who are ahead, that one slot serves in a second
+	after  float64 // seconds less that its slot is free the sooner for having begun together
+	want   float64 // times
 }
+
+// ending is when what runs in a slot ends: no sooner than then, later by spread on
+// average.
+type ending struct{ soonest, spread, inverse float64 }
 
 // over is how many more times than wanted slots are expected to have become free
 // by then, less what that is uncertain by. What runs ends no sooner than one
@@ -144,24 +154,21 @@ type starts struct {
 // is spread as answers are.
 func (s *starts) over(then float64) float64 {
 	mean, variance := 0.0, 0.0
-	for i := 0; i < len(s.b.slots); i += s.step {
-		x := &s.b.slots[i]
-		past := then - x.free + x.spread
+	for i := range s.slots {
+		x := &s.slots[i]
+		past := then - x.soonest
 		if past < 0 {
 			continue
 		}
 		free, since := 1.0, past-x.spread-s.after
 		if x.spread > 1e-3 {
-			free = freed(past / x.spread)
+			free = freed(past * x.inverse)
 			past -= s.after
-			since = past - x.spread*freed(max(0, past)/x.spread)
+			since = past - x.spread*freed(max(0, past)*x.inverse)
 		}
-		again := 0.0
-		if since > 0 {
-			again = since / s.each
-		}
+		again := max(0, since) * s.rate
 		mean += free + again
-		variance += free*(1-free) + s.b.varied*again
+		variance += free*(1-free) + s.varied*again
 	}
 	return mean - sureness*math.Sqrt(s.part*variance) - s.want
 }
