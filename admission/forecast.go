@@ -362,8 +362,9 @@ func fill(slots []slotTime, work, taken float64) time.Duration {
 	if len(slots) == 0 {
 		return seconds(work)
 	}
-	first, last := slots[0].free, slots[0].free
+	first, last, total := slots[0].free, slots[0].free, 0.0
 	for _, s := range slots {
+		total += s.free
 		if s.free < first {
 			first = s.free
 		} else if s.free > last {
@@ -375,11 +376,14 @@ func fill(slots []slotTime, work, taken float64) time.Duration {
 	}
 	level := last + work/max(float64(len(slots))-taken, 0.05*float64(len(slots)))
 	for range 64 {
-		n, sum := 0, 0.0
-		for _, s := range slots {
-			if s.free < level {
-				n++
-				sum += level - s.free
+		n, sum := len(slots), float64(len(slots))*level-total
+		if level < last { // else it is above them all
+			n, sum = 0, 0.0
+			for _, s := range slots {
+				if s.free < level {
+					n++
+					sum += level - s.free
+				}
 			}
 		}
 		width := max(float64(n)-taken, 0.05*float64(n))

@@ -162,9 +162,11 @@ func (s *starts) over(then float64) float64 {
 		}
 		free, since := 1.0, past-x.spread-s.after
 		if x.spread > 1e-3 {
-			free = freed(past * x.inverse)
-			past -= s.after
-			since = past - x.spread*freed(max(0, past)*x.inverse)
+			left := past - s.after
+			u, v := grown(past*x.inverse), grown(max(0, left)*x.inverse)
+			both := 1 / (u * v) // one division for two
+			free = 1 - v*both
+			since = left - x.spread*(1-u*both)
 		}
 		again := max(0, since) * s.rate
 		mean += free + again
@@ -173,5 +175,5 @@ func (s *starts) over(then float64) float64 {
 	return mean - sureness*math.Sqrt(s.part*variance) - s.want
 }
 
-// freed is 1 − e^−u for u ≥ 0, to within a hundredth.
-func freed(u float64) float64 { return 1 - 1/(1+u*(1+u*(0.5+u*(1.0/6+u/24)))) }
+// grown is e^u for u ≥ 0 as far as 1 − 1/grown is 1 − e^−u to within a hundredth.
+func grown(u float64) float64 { return 1 + u*(1+u*(0.5+u*(1.0/6+u*(1.0/24)))) }
