@@ -324,13 +324,13 @@ func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog
 // one that has outlived its estimate is expected to need a part of its age again.
 func (r *run) remaining(at time.Duration, pace float64) slotTime {
 	if r.lengths == nil || pace <= 0 || r.first == 0 {
-		return slotTime{free: max(r.until-at, (at-r.begun)/8).Seconds()}
+		return slotTime{free: float64(max(r.until-at, (at-r.begun)/8)) / float64(time.Second)}
 	}
 	before, had := 0.0, 1.0 // the first token begins it
 	if r.first > at {
 		before = (r.first - at).Seconds()
 	} else {
-		had += (at - r.first).Seconds() / pace
+		had += float64(at-r.first) / (float64(time.Second) * pace)
 	}
 	more, spread := r.lengths.rest(had, r.most)
 	return slotTime{before + more*pace, spread * pace}
