@@ -386,6 +386,9 @@ func fill(slots []slotTime, work, taken float64) time.Duration {
 				}
 			}
 		}
+		if n == 0 { // so little work that it is none
+			break
+		}
 		width := max(float64(n)-taken, 0.05*float64(n))
 		over := sum - min(taken, 0.95*float64(n))*(level-first) - work
 		step := over / width

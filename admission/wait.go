@@ -95,21 +95,8 @@ func (b *backlog) turn(most time.Duration) time.Duration {
 	if len(b.slots) == 0 {
 		return most
 	}
-	n := float64(len(b.slots))
 	var looked [maxLooked]ending
-	s := starts{varied: b.varied, slots: looked[:0]}
-	for i, step := 0, 1+len(b.slots)/maxLooked; i < len(b.slots); i += step { // of hundreds a part tells it as well
-		x := b.slots[i]
-		s.slots = append(s.slots, ending{x.free - x.spread, x.spread, 1 / x.spread})
-	}
-	ahead := 0.0
-	if b.ahead > 0 && b.work > 0 {
-		ahead = b.ahead
-		each := b.work / b.ahead
-		s.after, s.rate = each*(1-b.varied)/2, 1/each
-	}
-	s.part = b.part * float64(len(s.slots)) / n
-	s.want = s.part * ((ahead+1)/max(1-b.taken/n, 0.05) - 0.5)
+	s := b.starts(looked[:0])
 	low, high := 0.0, most.Seconds()
 	short, over := s.over(low), s.over(high)
 	if over < 0 {
@@ -147,6 +134,25 @@ type starts struct {
 // ending is when what runs in a slot ends: no sooner than then, later by spread on
 // average.
 type ending struct{ soonest, spread, inverse float64 }
+
+// starts lays a backlog's slots out in room that has at least maxLooked.
+func (b *backlog) starts(room []ending) starts {
+	n := float64(len(b.slots))
+	s := starts{varied: b.varied, slots: room}
+	for i, step := 0, 1+len(b.slots)/maxLooked; i < len(b.slots); i += step { // of hundreds a part tells it as well
+		x := b.slots[i]
+		s.slots = append(s.slots, ending{x.free - x.spread, x.spread, 1 / x.spread})
+	}
+	ahead := 0.0
+	if b.ahead > 0 && b.work > 0 {
+		ahead = b.ahead
+		each := b.work / b.ahead
+		s.after, s.rate = each*(1-b.varied)/2, 1/each
+	}
+	s.part = b.part * float64(len(s.slots)) / n
+	s.want = s.part * ((ahead+1)/max(1-b.taken/n, 0.05) - 0.5)
+	return s
+}
 
 // over is how many more times than wanted slots are expected to have become free
 // by then, less what that is uncertain by. What runs ends no sooner than one
