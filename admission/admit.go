@@ -269,13 +269,13 @@ func (c *core) queueFull(now time.Time, ask Ask, f forecast) *Refusal {
 	case q.MaxRequests > 0 && waiting >= q.MaxRequests:
 		return &Refusal{
 			Reason:     ReasonQueueFull,
-			say:        func() string { return fmt.Sprintf("the queue is full: %d requests wait", waiting) },
+			say:        sayf("the queue is full: %d requests wait", waiting),
 			RetryAfter: retryAfter(f.wait / 2),
 		}
 	case q.MaxBytes > 0 && c.q.Bytes()+ask.Bytes > q.MaxBytes:
 		return &Refusal{
 			Reason:     ReasonQueueFull,
-			Message:    fmt.Sprintf("the queue is full: %d bytes of requests wait, and this one has %d", c.q.Bytes(), ask.Bytes),
+			say:        sayf("the queue is full: %d bytes of requests wait, and this one has %d", c.q.Bytes(), ask.Bytes),
 			RetryAfter: retryAfter(f.wait / 2), NoRetry: ask.Bytes > q.MaxBytes,
 		}
 	}

@@ -127,7 +127,8 @@ func (c *core) behind(now time.Time, t *Ticket, f *forecast, m *member, ahead ti
 		cached = c.cachedOn(m)
 	}
 	e := c.estimateBehind(now, m, t, cached, ahead)
-	e.doubt(m)
+	doubt := m.speed.Terms()
+	e.doubt(&doubt)
 	f.take(e)
 	f.behind = min(ahead, e.prompt)
 	f.prompt -= f.behind

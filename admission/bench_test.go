@@ -2,6 +2,8 @@ package admission
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -9,12 +11,14 @@ import (
 	"switchyard/replica"
 )
 
+const benchSlots = 4
+
 // benchWorld has n replicas of four slots each, all busy when full.
 func benchWorld(b testing.TB, n, queued int) (*Controller, time.Time, []*Assignment) {
 	b.Helper()
 	var cfgs []replica.Config
 	for i := range n {
-		r := rep(fmt.Sprint("r", i), 4)
+		r := rep(fmt.Sprint("r", i), benchSlots)
 		r.CacheTokens = 100_000
 		cfgs = append(cfgs, r)
 	}
@@ -26,7 +30,7 @@ func benchWorld(b testing.TB, n, queued int) (*Controller, time.Time, []*Assignm
 		c.Report(now, r.Name, facts("m"))
 	}
 	var running []*Assignment
-	for len(running) < 4*n || queued > 0 {
+	for len(running) < benchSlots*n || queued > 0 {
 		t := c.Arrive(now, Arrival{ID: "b", Class: "standard", At: now})
 		if ref := c.Admit(now, t, benchAsk(now)); ref != nil {
 			b.Fatal(ref)
@@ -40,8 +44,58 @@ func benchWorld(b testing.TB, n, queued int) (*Controller, time.Time, []*Assignm
 	}
 	for _, r := range c.mu.fleet {
 		r.Speed("m").Learn(replica.Sample{PromptTokens: 100, Prompt: time.Millisecond, Hold: 10 * time.Millisecond})
+		c.mu.touch(r)
 	}
 	return c, now, running
+}
+
+// taught is benchWorld where answers have ended whose lengths spread (lognormal,
+// σ 0.8), and four keys wait.
+type taught struct {
+	c   *Controller
+	now time.Time
+	rnd *rand.Rand
+	i   int
+}
+
+func newTaught(b testing.TB, replicas, queued int) *taught {
+	w := &taught{rnd: rand.New(rand.NewPCG(1, 2))}
+	w.c, w.now, _ = benchWorld(b, replicas, queued)
+	for range 8 * replicas * benchSlots {
+		w.promise(func(do func()) { do() })
+	}
+	return w
+}
+
+// promise has a request accepted and queued while another, which runs, ends.
+func (w *taught) promise(held func(do func())) {
+	w.i++
+	w.now = w.now.Add(4 * time.Millisecond)
+	admitted(held, w.c, w.now, w.ticket(), benchAsk(w.now))
+	r := w.c.mu.fleet[w.rnd.IntN(len(w.c.mu.fleet))]
+	running := w.c.mu.runsOn(r.Pool("m")).list
+	a := running[w.rnd.IntN(len(running))].a
+	tokens := 1 + int(100*math.Exp(0.8*w.rnd.NormFloat64()))
+	held(func() { w.c.FirstToken(w.now, a) })
+	held(func() {
+		w.c.Finish(w.now, a, AttemptResult{Kind: ResultOK, FirstTokenAt: w.now, Usage: Usage{
+			PromptTokens: 100, Prompt: 100 * time.Millisecond, OutputTokens: tokens, Decode: time.Duration(tokens) * 20 * time.Millisecond,
+		}})
+	})
+	held(func() { w.c.End(w.now, a.ticket, Completed, "") })
+}
+
+// round is promise with a refusal before it.
+func (w *taught) round(held func(do func())) {
+	t, ask := w.ticket(), benchAsk(w.now)
+	ask.Deadline, ask.BodyHash = w.now.Add(5*time.Second), uint64(w.i)
+	admitted(held, w.c, w.now, t, ask)
+	held(func() { w.c.End(w.now, t, Refused, ReasonDeadlineUnmeetable) })
+	w.promise(held)
+}
+
+func (w *taught) ticket() *Ticket {
+	return newTicket(Arrival{ID: fmt.Sprint("b", w.i), Key: fmt.Sprint("k", w.i%4), At: w.now})
 }
 
 func benchAsk(now time.Time) Ask {
@@ -88,7 +142,7 @@ func BenchmarkRefusal(b *testing.B) {
 // refuser asks 5,000 times a second for what would come too late, and comes
 // back in time with each tenth.
 type refuser struct {
-	b   *testing.B
+	b   testing.TB
 	c   *Controller
 	now time.Time
 	ids []string
@@ -96,7 +150,7 @@ type refuser struct {
 	due map[int64][]int // returns by millisecond
 }
 
-func newRefuser(b *testing.B, replicas, queued int) *refuser {
+func newRefuser(b testing.TB, replicas, queued int) *refuser {
 	r := &refuser{b: b, due: map[int64][]int{}}
 	r.c, r.now, _ = benchWorld(b, replicas, queued)
 	r.now = r.now.Add(80 * time.Second) // what runs is expected to run 10 s still
@@ -142,8 +196,8 @@ func admitted(held func(do func()), c *Controller, now time.Time, t *Ticket, ask
 	held(func() { c.arrive(now, t, "standard") })
 	t.bring()
 	held(func() { ref = c.admit(now, t, ask) })
-	if ref != nil && ref.say != nil {
-		ref.Message, ref.say = ref.say(), nil
+	if ref != nil {
+		ref.phrase()
 	}
 	return ref
 }
@@ -169,6 +223,12 @@ func BenchmarkDecision(b *testing.B) {
 			r.next(func(do func()) { do() })
 		}
 		b.ReportMetric(float64(len(r.c.mu.bookings.byID)), "booked")
+	})
+	b.Run("both, lengths learned, four keys", func(b *testing.B) {
+		w := newTaught(b, 100, 10000)
+		for b.Loop() {
+			w.round(func(do func()) { do() })
+		}
 	})
 }
 

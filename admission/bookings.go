@@ -144,7 +144,8 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 	if bk == nil || len(c.bookings.byID) >= maxBookings {
 		return false
 	}
-	b := &booking{
+	b := use(&c.supplies.booking)
+	*b = booking{
 		request: id, body: t.ask.BodyHash, seq: t.item.Seq, again: t.again, work: t.work,
 		due: now.Add(wait), until: now.Add(wholeSeconds(wait) + bookGrace), told: now, book: bk,
 	}
@@ -339,7 +340,7 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 		}
 		p, q := first.share(0)/rate, again.share(0)/rate
 		level := base + back/rate
-		planned := base + back/(rate*fillable(0))
+		planned := base + back/(rate*fillable[0])
 		longest = max(longest, level)
 		if planned > room {
 			opens = planned - room
@@ -351,7 +352,7 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 			}
 			more, y := w.first*p+w.again*q, float64(ahead)*bookStep.Seconds()
 			level += more
-			planned += more / fillable(y)
+			planned += more / fillable[ahead]
 			longest = max(longest, level-y)
 			if planned-y > room {
 				opens = planned - room
@@ -362,10 +363,14 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 	return st
 }
 
-// fillable is the share of capacity that may be booked so many seconds ahead.
-func fillable(ahead float64) float64 {
-	return bookableAtOnce + (bookable-bookableAtOnce)*min(1, ahead/bookableFrom)
-}
+// fillable is the share of capacity that may be booked so many steps ahead.
+var fillable = func() (shares [bookSpan/bookStep + 1]float64) {
+	for i := range shares {
+		ahead := float64(i) * bookStep.Seconds()
+		shares[i] = bookableAtOnce + (bookable-bookableAtOnce)*min(1, ahead/bookableFrom)
+	}
+	return shares
+}()
 
 // workAt is the work that some books have for a step.
 func workAt(near []*book, step int64) expected {

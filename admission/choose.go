@@ -86,9 +86,9 @@ func (c *core) gather(now time.Time, t *Ticket, members []*member) (least, own t
 		if c.found > 0 {
 			x.tokens = uncached(t, c.usableIn(r, m))
 		}
-		x.work = r.line.At(x.tokens)
+		x.work = r.terms.At(x.tokens)
 		x.own = c.loadIn(at, r, m, t) + ahead + x.work
-		unknown = unknown || !r.line.Known
+		unknown = unknown || !r.terms.Known
 	}
 	c.candidates = c.candidates[:n]
 	if unknown {
@@ -125,12 +125,12 @@ func (c *core) assume() {
 	pace := float64(unknownPromptPerToken)
 	for first := range c.candidates {
 		x := &c.candidates[first]
-		if p := float64(x.own) / float64(max(x.tokens, 1)); x.row.line.Known && (p < pace || first == 0) {
+		if p := float64(x.own) / float64(max(x.tokens, 1)); x.row.terms.Known && (p < pace || first == 0) {
 			pace = p
 		}
 	}
 	for i := range c.candidates {
-		if x := &c.candidates[i]; !x.row.line.Known {
+		if x := &c.candidates[i]; !x.row.terms.Known {
 			x.work = time.Duration(pace * float64(x.tokens))
 			x.own += x.work
 		}

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -127,6 +128,34 @@ func (p *plainly) better(free plainCandidate) (best *member) {
 	return best
 }
 
+// weighs checks that a request is weighed as if each replica were asked for all that
+// matters.
+func (p *plainly) weighs(rt *rapid.T) {
+	best, members := p.weigh(p.now, p.t)
+	var least estimate
+	own, work := time.Duration(0), 0.0
+	for i, m := range members {
+		ask := func(cached int) estimate {
+			e := p.estimateBehind(p.now, m, p.t, cached, m.pool.Prompting.Usual)
+			d := time.Duration(m.speed.Doubt())
+			e.prompt, e.rest, e.slack = e.prompt/d, e.rest/d, e.slack/d
+			return e
+		}
+		e := ask(p.cachedOn(m))
+		if i == 0 || e.own() < least.own() {
+			least = e
+		}
+		if o := e.load + e.prompt + e.slack; i == 0 || o < own {
+			own = o
+		}
+		e = ask(p.likely(p.found))
+		work += (e.prompt + e.rest).Seconds() * float64(need(m.pool, p.t)) / float64(len(members))
+	}
+	require.Equal(rt, least, best)
+	require.Equal(rt, own, p.t.own)
+	require.InDelta(rt, work, p.t.work, 1e-9*(1+work))
+}
+
 // choosesPlainly checks that a request would be sent where it would without rows, and that
 // the rows that are kept are what the replicas are.
 func (m *machine) choosesPlainly(rt *rapid.T, t *Ticket) {
@@ -142,6 +171,11 @@ func (m *machine) choosesPlainly(rt *rapid.T, t *Ticket) {
 		require.Equal(rt, is, r, "%s", members[i].rep.Config.Name)
 	}
 	p := plainly{core: c, now: m.now, t: t, members: members}
+	p.weighs(rt)
+	require.Equal(rt, slices.ContainsFunc(members, func(m *member) bool { return c.roomOn(p.now, m) }), c.anyRoom(m.now, t.lane))
+	require.Equal(rt, slices.ContainsFunc(members, func(m *member) bool {
+		return m.rep.FreeIn(p.now, m.pool) >= need(m.pool, t) && !c.loadsTooLong(p.now, m, t)
+	}), c.startsAtOnce(m.now, t, members))
 	best, instead := p.choose()
 	turn := c.turn
 	got, b := c.choose(m.now, t)

@@ -45,8 +45,8 @@ func (c *Controller) arrive(now time.Time, t *Ticket, class string) {
 func (c *Controller) Admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	t.bring()
 	ref := c.admit(now, t, ask)
-	if ref != nil && ref.say != nil {
-		ref.Message, ref.say = ref.say(), nil
+	if ref != nil {
+		ref.phrase()
 	}
 	return ref
 }

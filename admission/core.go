@@ -52,7 +52,8 @@ type core struct {
 	joining   []byte            // scratch of joinEngines
 	namesList []string          // scratch of resolve
 	slotEnds  []slotTime        // scratch of forecast
-	full      map[lane]bool     // scratch of dispatch
+	waits     []waited          // likewise
+	rooms     rooms             // scratch of dispatch
 
 	stopping bool
 	stopAt   time.Time
@@ -84,7 +85,6 @@ func (c *core) init(cfg Config, now time.Time) {
 	c.routes, c.overlap, c.running = map[lane]*route{}, map[[2]lane]bool{}, map[*replica.Slots]*runs{}
 	c.bound = map[*Ticket]struct{}{}
 	c.output = map[outputKey]*lengths{}
-	c.full = map[lane]bool{}
 	c.joined = map[string]string{}
 	c.seen.init()
 	c.accounts = map[string]*account{}

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"time"
 
 	"switchyard/breaker"
@@ -61,7 +62,7 @@ func (c *core) dispatch(now time.Time) {
 	if c.q.Len() == 0 {
 		return
 	}
-	clear(c.full)
+	c.rooms.begin()
 	for {
 		it := c.q.Next(now, func(l lane) bool { return !c.laneFull(now, l) })
 		if it == nil {
@@ -74,50 +75,67 @@ func (c *core) dispatch(now time.Time) {
 		m, b := c.choose(now, t)
 		switch {
 		case m == nil:
-			c.full[it.Lane] = true
+			c.rooms.stuck = append(c.rooms.stuck, it.Lane)
 		case b.m != nil:
 			c.q.Remove(it)
 			c.enlist(t, b, now)
 		case m.rep.FreeIn(now, m.pool) >= need(m.pool, t):
 			c.q.Remove(it)
 			c.assign(now, t, m)
-			c.stale()
+			c.rooms.stale()
 		default:
 			c.q.Remove(it)
 			t.bound = m
 			c.bound[t] = struct{}{}
-			c.stale()
+			c.rooms.stale()
 		}
 	}
 }
+
+// rooms tells apart what dispatch has found out of lanes. It is kept on their
+// routes: a lane takes long to look up.
+type rooms struct {
+	dispatch, taken uint64 // numbers: of this dispatch, and of the times that room was taken
+	stuck           []lane // whose next found no replica although there was room
+}
+
+func (s *rooms) begin() {
+	s.dispatch++
+	s.taken++
+	s.stuck = s.stuck[:0]
+}
+
+// stale forgets which lanes had room, after some of it has been taken.
+func (s *rooms) stale() { s.taken++ }
 
 // laneFull reports whether no replica has a free slot for the lane. Answers
 // are kept for the length of a dispatch, in which slots only become fewer.
 func (c *core) laneFull(now time.Time, l lane) bool {
-	if l.capped.full() {
+	if l.capped.full() || slices.Contains(c.rooms.stuck, l) {
 		return true
 	}
-	if full, ok := c.full[l]; ok {
-		return full
+	rt := c.route(l)
+	switch {
+	case rt.full == c.rooms.dispatch:
+		return true
+	case rt.room == c.rooms.taken:
+		return false
+	case c.anyRoom(now, l):
+		rt.room = c.rooms.taken
+		return false
 	}
-	full := true
-	for _, m := range c.usable(now, l) {
-		if c.roomOn(now, m) {
-			full = false
-			break
-		}
-	}
-	c.full[l] = full
-	return full
+	rt.full = c.rooms.dispatch
+	return true
 }
 
-// stale forgets which lanes had room, after some of it has been taken.
-func (c *core) stale() {
-	for l, full := range c.full {
-		if !full {
-			delete(c.full, l)
+func (c *core) anyRoom(now time.Time, l lane) bool {
+	members, rows := c.usable(now, l), c.rows(now, l)
+	for i := range rows {
+		if (rows[i].room || !rows[i].steady) && c.roomOn(now, members[i]) {
+			return true
 		}
 	}
+	return false
 }
 
 // roomOn reports whether a usable replica could take one more now.
@@ -176,6 +194,9 @@ func (c *core) assign(now time.Time, t *Ticket, m *member) {
 	c.occupy(a, m)
 	c.learnReuse(cached, most)
 	t.current = a
+	if t.record.attempts == nil {
+		t.record.attempts, c.supplies.attempts = c.supplies.attempts, nil
+	}
 	t.account().begins(a)
 	m.runs.add(held)
 	held.prompts()

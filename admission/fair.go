@@ -162,7 +162,10 @@ func (c *core) shared(now time.Time, t *Ticket, f *forecast, b backlog) time.Dur
 	b.work = turn.Urgent + b.own
 	b.ahead = ahead(b.work)
 	b.taken += newcomers
-	wait := min(c.wait(now, t, least), c.wait(now, t, b))
+	wait := c.wait(now, t, b)
+	if newcomers > 0 { // else the first has no less work ahead, and no more slots
+		wait = min(wait, c.wait(now, t, least))
+	}
 	switch {
 	case wait < f.ordered && c.q.Endangers(now, &t.item):
 		return f.ordered

@@ -2,10 +2,10 @@ package admission
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"switchyard/queue"
+	"switchyard/replica"
 )
 
 // forecast predicts one request's way on the best replica that serves its
@@ -74,46 +74,34 @@ func (e *estimate) own() time.Duration { return e.load + e.prompt + e.rest }
 // of its prompt in its cache, without waiting, at a time when other prompts are
 // ahead of it there as usual.
 func (c *core) estimate(now time.Time, r *row, m *member, t *Ticket, cached int) estimate {
-	e := c.idly(m, t, cached, r.usual)
-	e.load = c.loadIn(now.Sub(c.began), r, m, t)
+	e := estimate{load: c.loadIn(now.Sub(c.began), r, m, t)}
+	e.prompt, e.rest, e.slack, e.known = idly(&r.terms, t, cached, r.usual)
 	return e
 }
 
 // estimateBehind is estimate with prompts ahead that take so long.
 func (c *core) estimateBehind(now time.Time, m *member, t *Ticket, cached int, ahead time.Duration) estimate {
-	e := c.idly(m, t, cached, ahead)
-	e.load = m.loading(now.Sub(c.began), t.lane.model)
+	terms := m.speed.Terms()
+	e := estimate{load: m.loading(now.Sub(c.began), t.lane.model)}
+	e.prompt, e.rest, e.slack, e.known = idly(&terms, t, cached, ahead)
 	return e
 }
 
-// idly is an estimate where the model is loaded.
-func (c *core) idly(m *member, t *Ticket, cached int, ahead time.Duration) estimate {
-	var e estimate
-	tokens := uncached(t, cached)
-	p, knowP := m.speed.FirstToken(tokens)
-	s, knowS := m.speed.Service(tokens, t.expect)
-	e.known = knowP || knowS
-	switch {
-	case knowP && knowS:
-		e.prompt, e.rest = min(p, s), max(0, s-p)
-	case knowP:
-		e.prompt = p
-	default:
-		e.rest = s // a whole answer's time says nothing of its first token
+// idly is an estimate where the model is loaded, in parts: a struct of that size
+// would go through memory for each of hundreds of replicas.
+func idly(s *replica.Terms, t *Ticket, cached int, ahead time.Duration) (prompt, rest, slack time.Duration, known bool) {
+	prompt, rest, known = s.Predict(uncached(t, cached), t.expect)
+	prompt += ahead
+	slack = s.Late(prompt)
+	if t.longer > 0 {
+		slack += seconds(t.longer * s.Decode)
 	}
-	e.prompt += ahead
-	e.slack = m.speed.Late(e.prompt)
-	if t.ask.ClientDeadline && !t.ask.Stream {
-		e.slack += c.longer(t, m)
-	}
-	return e
+	return prompt, rest, slack, known
 }
 
 // doubt leaves what a promise may be refused for: who knows little rather accepts.
-func (e *estimate) doubt(m *member) {
-	if d := time.Duration(m.speed.Doubt()); d > 1 {
-		e.prompt, e.rest, e.slack = e.prompt/d, e.rest/d, e.slack/d
-	}
+func (e *estimate) doubt(s *replica.Terms) {
+	e.prompt, e.rest, e.slack = s.Doubted(e.prompt), s.Doubted(e.rest), s.Doubted(e.slack)
 }
 
 // outdatedAfter is when nothing that was learned holds for sure any more.
@@ -133,46 +121,53 @@ func (c *core) outdated(now time.Time, l lane) bool {
 }
 
 // longer is how much longer than expected an answer may be, but for the
-// longest, in time.
-func (c *core) longer(t *Ticket, m *member) time.Duration {
+// longest, in tokens.
+func (c *core) longer(t *Ticket) float64 {
 	l := c.lengthsOf(t.key, t.lane.model)
 	if l == nil {
 		return 0
 	}
-	return seconds(max(0, l.quantile(c.cfg.Keep, t.ask.MaxTokens)-float64(t.expect)) * m.speed.Decode())
+	return max(0, l.quantile(c.cfg.Keep, t.ask.MaxTokens)-float64(t.expect))
 }
 
 // weigh sets what depends on the request alone: its own time and its work.
 func (c *core) weigh(now time.Time, t *Ticket) (best estimate, members []*member) {
-	t.expect = c.expectedOutput(t, t.lane.model)
+	t.expect, t.longer = c.expectedOutput(t, t.lane.model), 0
 	whole := t.ask.ClientDeadline && !t.ask.Stream
+	if whole {
+		t.longer = c.longer(t)
+	}
 	members = c.usable(now, t.lane)
 	rows := c.rows(now, t.lane)
+	least, work, at := time.Duration(math.MaxInt64), 0.0, now.Sub(c.began)
 	t.own, t.work = 0, 0
 	likely := c.likely(c.look(t))
 	for i, m := range members {
-		r := &rows[i]
-		cached := c.cachedIn(r, m)
-		e := c.estimate(now, r, m, t, cached)
-		e.doubt(m)
-		if i == 0 || e.own() < best.own() {
-			best = e
+		r, cached := &rows[i], 0
+		if c.found > 0 {
+			cached = c.cachedIn(r, m)
 		}
-		own := e.load + e.prompt + e.slack
+		load := c.loadIn(at, r, m, t)
+		prompt, rest, slack, known := idly(&r.terms, t, cached, r.usual)
+		prompt, rest, slack = r.terms.Doubted(prompt), r.terms.Doubted(rest), r.terms.Doubted(slack)
+		if own := load + prompt + rest; own < least {
+			least, best = own, estimate{load, prompt, rest, slack, known}
+		}
+		own := load + prompt + slack
 		if whole {
-			own += e.rest
+			own += rest
 		}
 		if i == 0 || own < t.own {
 			t.own = own
 		}
 		if cached != likely {
-			e = c.estimate(now, r, m, t, likely)
-			e.doubt(m)
+			prompt, rest, _, _ = idly(&r.terms, t, likely, r.usual)
+			prompt, rest = r.terms.Doubted(prompt), r.terms.Doubted(rest)
 		}
-		t.work += float64(e.prompt+e.rest) * float64(need(m.pool, t))
+		work += float64(prompt+rest) * float64(r.need(t))
 	}
 	if n := len(members); n > 0 {
-		t.work /= float64(n) * float64(time.Second)
+		t.work = work / (float64(n) * float64(time.Second))
 	}
 	return best, members
 }
@@ -211,9 +206,7 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 		}
 		return c.compete(o, t.lane)
 	})
-	if own == 0 && ahead == 0 && slices.ContainsFunc(members, func(m *member) bool {
-		return m.rep.FreeIn(now, m.pool) >= need(m.pool, t) && !c.loadsTooLong(now, m, t)
-	}) {
+	if own == 0 && ahead == 0 && c.startsAtOnce(now, t, members) {
 		return false
 	}
 	b := c.slotTimes(now, members, t)
@@ -240,6 +233,18 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 	return true
 }
 
+// startsAtOnce reports whether some member has room for a request now.
+func (c *core) startsAtOnce(now time.Time, t *Ticket, members []*member) bool {
+	rows := c.rows(now, t.lane)
+	for i := range rows {
+		r, m := &rows[i], members[i]
+		if (r.room || !r.steady) && m.rep.FreeIn(now, m.pool) >= r.need(t) && !c.loadsTooLong(now, m, t) {
+			return true
+		}
+	}
+	return false
+}
+
 // rate is how many of n slots are left to a class by more urgent ones.
 func (c *core) rate(now time.Time, t *Ticket, n, urgent float64) float64 {
 	rate := max(n-urgent, 0.05*n, 1e-3)
@@ -256,12 +261,12 @@ func (c *core) notes(now time.Time, t *Ticket, f forecast) []CandidateNote {
 	for i, m := range members[:min(len(members), maxCandidates)] {
 		r := &rows[i]
 		cached, wait, ahead := c.cachedIn(r, m), f.wait, r.usual
-		if m.rep.FreeIn(now, m.pool) > 0 && (f.at != nil || wait == 0) {
+		if (f.at != nil || wait == 0) && m.rep.FreeIn(now, m.pool) > 0 {
 			cached, wait, ahead = c.usableIn(r, m), 0, max(0, r.until-now.Sub(c.began))
 		}
-		e := c.idly(m, t, cached, ahead)
-		e.load = c.loadIn(now.Sub(c.began), r, m, t)
-		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: (wait + e.load + e.prompt).Seconds(), CachedTokens: cached})
+		prompt, _, _, _ := idly(&r.terms, t, cached, ahead)
+		first := wait + c.loadIn(now.Sub(c.began), r, m, t) + prompt
+		out = append(out, CandidateNote{Replica: m.rep.Config.Name, ForecastS: first.Seconds(), CachedTokens: cached})
 	}
 	return out
 }
@@ -274,14 +279,18 @@ const maxLooked = 64
 // slotTimes gives, for each slot of the members, when it is free; of many
 // members, for a part of them.
 func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog) {
-	slots := c.slotEnds[:0]
+	slots, rows := c.slotEnds[:0], c.rows(now, t.lane)
+	c.waits = c.waits[:0]
 	step := 1 + (len(members)-1)/maxLooked
 	looked := 0
 	at := now.Sub(c.began)
 	for i := int(t.item.Seq % uint64(step)); i < len(members); i += step {
 		m := members[i]
 		looked++
-		n := m.rep.FreeIn(now, m.pool)
+		n := 0
+		if r := &rows[i]; r.room || !r.steady {
+			n = m.rep.FreeIn(now, m.pool)
+		}
 		ready := slotTime{}
 		if n > 0 && c.loadsTooLong(now, m, t) {
 			ready.free = m.loading(at, t.lane.model).Seconds()
@@ -289,14 +298,16 @@ func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog
 		for range n {
 			slots = append(slots, ready)
 		}
-		if hold := m.rep.HoldUntil.Sub(now); n == 0 && hold > 0 {
-			for range m.pool.Free() {
-				slots = append(slots, slotTime{free: hold.Seconds()})
+		if n == 0 && !rows[i].steady {
+			if hold := m.rep.HoldUntil.Sub(now); hold > 0 {
+				for range m.pool.Free() {
+					slots = append(slots, slotTime{free: hold.Seconds()})
+				}
 			}
 		}
-		pace := m.speed.Decode()
-		for i := range m.runs.list {
-			r := &m.runs.list[i]
+		pace := rows[i].terms.Decode
+		for j := range m.runs.list {
+			r := &m.runs.list[j]
 			free := r.remaining(at, pace)
 			for range r.width {
 				slots = append(slots, free)
@@ -313,12 +324,16 @@ func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog
 // one that has outlived its estimate is expected to need a part of its age again.
 func (r *run) remaining(at time.Duration, pace float64) slotTime {
 	if r.lengths == nil || pace <= 0 || r.first == 0 {
-		return slotTime{free: max(r.until-at, (at-r.begun)/8).Seconds()}
+		return slotTime{free: float64(max(r.until-at, (at-r.begun)/8)) / float64(time.Second)}
 	}
-	before := max(0, r.first-at)
-	had := 1 + max(0, (at-r.first).Seconds()/pace) // the first token begins it
+	before, had := 0.0, 1.0 // the first token begins it
+	if r.first > at {
+		before = (r.first - at).Seconds()
+	} else {
+		had += float64(at-r.first) / (float64(time.Second) * pace)
+	}
 	more, spread := r.lengths.rest(had, r.most)
-	return slotTime{before.Seconds() + more*pace, spread * pace}
+	return slotTime{before + more*pace, spread * pace}
 }
 
 // urgentLoad is the number of the slots that a request can use, which the work of
@@ -347,21 +362,32 @@ func fill(slots []slotTime, work, taken float64) time.Duration {
 	if len(slots) == 0 {
 		return seconds(work)
 	}
-	first, last := slots[0].free, slots[0].free
+	first, last, total := slots[0].free, slots[0].free, 0.0
 	for _, s := range slots {
-		first, last = min(first, s.free), max(last, s.free)
+		total += s.free
+		if s.free < first {
+			first = s.free
+		} else if s.free > last {
+			last = s.free
+		}
 	}
 	if work <= 0 {
 		return seconds(first)
 	}
 	level := last + work/max(float64(len(slots))-taken, 0.05*float64(len(slots)))
 	for range 64 {
-		n, sum := 0, 0.0
-		for _, s := range slots {
-			if s.free < level {
-				n++
-				sum += level - s.free
+		n, sum := len(slots), float64(len(slots))*level-total
+		if level < last { // else it is above them all
+			n, sum = 0, 0.0
+			for _, s := range slots {
+				if s.free < level {
+					n++
+					sum += level - s.free
+				}
 			}
+		}
+		if n == 0 { // so little work that it is none
+			break
 		}
 		width := max(float64(n)-taken, 0.05*float64(n))
 		over := sum - min(taken, 0.95*float64(n))*(level-first) - work

@@ -164,6 +164,7 @@ func (w *world) learn(r *replica.Replica, model string, s replica.Sample) {
 		r.Speed(model).Learn(s)
 	}
 	w.c.mu.runsOn(r.Pool(model)).learned = w.now
+	w.c.mu.touch(r)
 }
 
 func (w *world) snap() *Snapshot {

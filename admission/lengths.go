@@ -10,7 +10,9 @@ type lengths struct {
 	weight, sum [lengthBuckets]float64
 	// above[i] are the weight, sum and squares of the buckets from i on.
 	aboveWeight, aboveSum, aboveSquare [lengthBuckets + 1]float64
-	unit                               float64 // weight of the next sample
+	above                              [lengthBuckets + 1]struct{ mean, spread float64 } // likewise, for rest: it is asked hundreds of times for one forecast
+	last                               int                                               // above which there is next to nothing
+	unit                               float64                                           // weight of the next sample
 	n                                  int
 	stale                              bool // above is out of date
 }
@@ -24,18 +26,19 @@ func lengthBucket(tokens float64) int {
 	if tokens < 1 {
 		return 0
 	}
-	frac, exp := math.Frexp(tokens) // tokens = frac × 2^exp, frac in [½, 1)
-	q := 0
-	switch {
-	case frac >= 0.8408964152537145: // 2^(-1/4)
-		q = 3
-	case frac >= 0.7071067811865476:
-		q = 2
-	case frac >= 0.5946035575013605:
-		q = 1
-	}
-	return min(4*(exp-1)+q, lengthBuckets-1)
+	const fraction = 1<<52 - 1
+	b := math.Float64bits(tokens) // tokens = 2^exp × (1 + frac)
+	exp, frac := int(b>>52)-1023, b&fraction
+	short := (frac-quarter)>>63 + (frac-half)>>63 + (frac-threeQuarters)>>63 // no branches to be guessed wrong
+	return min(4*exp+3-int(short), lengthBuckets-1)
 }
+
+// Quarters of an octave, as fractions beyond a power of two, in units of 2^-52.
+const (
+	quarter       = 0x306fe0a31b715 // 2^(1/4) − 1
+	half          = 0x6a09e667f3bcd
+	threeQuarters = 0xae89f995ad3ad
+)
 
 // add takes the length of an answer in.
 func (l *lengths) add(tokens int) {
@@ -58,17 +61,25 @@ func (l *lengths) add(tokens int) {
 }
 
 func (l *lengths) tails() {
-	if !l.stale {
-		return
+	if l.stale {
+		l.sumUp()
 	}
+}
+
+func (l *lengths) sumUp() {
 	l.stale = false
 	for i := lengthBuckets - 1; i >= 0; i-- {
 		l.aboveWeight[i] = l.aboveWeight[i+1] + l.weight[i]
 		l.aboveSum[i] = l.aboveSum[i+1] + l.sum[i]
-		l.aboveSquare[i] = l.aboveSquare[i+1]
+		l.aboveSquare[i], l.above[i] = l.aboveSquare[i+1], l.above[i+1]
 		if l.weight[i] > 0 {
 			l.aboveSquare[i] += l.sum[i] * l.sum[i] / l.weight[i]
+			w, s, q := l.aboveWeight[i], l.aboveSum[i], l.aboveSquare[i]
+			l.above[i].mean, l.above[i].spread = s/w, math.Sqrt(max(0, q/w-s/w*(s/w)))
 		}
+	}
+	for l.last = lengthBuckets; l.last > 0 && l.aboveWeight[l.last] <= 1e-9*l.aboveWeight[0]; {
+		l.last--
 	}
 }
 
@@ -101,17 +112,13 @@ func (l *lengths) mean(limit int) float64 {
 func (l *lengths) rest(had float64, limit int) (more, spread float64) {
 	l.tails()
 	i := lengthBucket(had)
-	w, s, q := l.aboveWeight[i+1], l.aboveSum[i+1], l.aboveSquare[i+1]
-	if l.weight[i] > 0 && l.sum[i] > l.weight[i]*had {
-		w, s, q = w+l.weight[i], s+l.sum[i], q+l.sum[i]*l.sum[i]/l.weight[i]
-	}
+	i += 1 - int(math.Float64bits(l.weight[i]*had-l.sum[i])>>63) // unless those of its own bucket are longer
 	more, spread = had/4, had/4
-	if w > 1e-9*l.aboveWeight[0] && w > 0 {
-		more = s/w - had
-		spread = math.Sqrt(max(0, q/w-s/w*(s/w)))
+	if i <= l.last {
+		more, spread = l.above[i].mean-had, l.above[i].spread
 	}
-	if limit > 0 {
-		more = min(more, max(0, float64(limit)-had))
+	if limit > 0 && more > float64(limit)-had {
+		more = max(0, float64(limit)-had)
 	}
 	return more, min(spread, more)
 }

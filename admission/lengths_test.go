@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -68,4 +69,58 @@ func TestLengthsForget(t *testing.T) {
 		l.add(50)
 	}
 	require.InDelta(t, 50, l.mean(0), 0.1)
+}
+
+// R4: a bucket is a quarter of an octave, also at its very edges.
+func TestLengthBucketsAreQuartersOfAnOctave(t *testing.T) {
+	plain := func(x float64) int {
+		frac, exp := math.Frexp(x) // x = frac × 2^exp, frac in [½, 1)
+		q := 0
+		for _, edge := range []float64{0.5946035575013605, 0.7071067811865476, 0.8408964152537145} {
+			if frac >= edge {
+				q++
+			}
+		}
+		return min(4*(exp-1)+q, lengthBuckets-1)
+	}
+	for exp := range 20 {
+		for q := range 4 {
+			at := math.Ldexp(math.Exp2(float64(q)/4), exp)
+			for _, x := range []float64{math.Nextafter(at, 0), at, math.Nextafter(at, math.Inf(1)), 1.1 * at} {
+				if x >= 1 {
+					require.Equal(t, plain(x), lengthBucket(x), "%v", x)
+				}
+			}
+		}
+	}
+	require.Zero(t, lengthBucket(0.5))
+	require.Equal(t, lengthBuckets-1, lengthBucket(1e300))
+}
+
+// R4: what is kept of tails is what those that are longer say, at any length.
+func TestLengthsRestAgainstTheBuckets(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l lengths
+		for _, x := range rapid.SliceOfN(rapid.IntRange(1, 300_000), 1, 40).Draw(t, "samples") {
+			l.add(x)
+		}
+		had, limit := rapid.Float64Range(1, 400_000).Draw(t, "had"), rapid.IntRange(0, 400_000).Draw(t, "limit")
+		w, s, q := 0.0, 0.0, 0.0
+		for i, n := range l.weight {
+			if at := lengthBucket(had); n > 0 && (i > at || i == at && l.sum[i] > n*had) {
+				w, s, q = w+n, s+l.sum[i], q+l.sum[i]*l.sum[i]/n
+			}
+		}
+		more, spread := had/4, had/4
+		if w > 0 {
+			more, spread = s/w-had, math.Sqrt(max(0, q/w-s/w*(s/w)))
+		}
+		if limit > 0 {
+			more = min(more, max(0, float64(limit)-had))
+		}
+		spread = min(spread, more)
+		gotMore, gotSpread := l.rest(had, limit)
+		require.InDelta(t, more, gotMore, 1e-6*(1+more))
+		require.InDelta(t, spread, gotSpread, 1e-3*(1+more))
+	})
 }

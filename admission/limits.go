@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"fmt"
 	"slices"
 	"time"
 )
@@ -127,7 +126,7 @@ func (c *core) overLimits(now time.Time, t *Ticket, model string) *Refusal {
 	if a.TokensPerMinute > 0 && b.prompt > a.TokensPerMinute {
 		return &Refusal{
 			Reason: ReasonRateTokens, RetryAfter: max(a.tokens.untilFull(), time.Second), NoRetry: true,
-			Message: fmt.Sprintf("the prompt has about %d tokens, and the key may use %d tokens per minute: no wait can help", b.prompt, a.TokensPerMinute),
+			say: sayf("the prompt has about %d tokens, and the key may use %d tokens per minute: no wait can help", b.prompt, a.TokensPerMinute),
 		}
 	}
 	requests, tokens := a.requests.wait(1), a.tokens.wait(b.prompt+b.output)
@@ -135,16 +134,16 @@ func (c *core) overLimits(now time.Time, t *Ticket, model string) *Refusal {
 	case requests > 0 && requests >= tokens:
 		return &Refusal{
 			Reason: ReasonRateRequests, RetryAfter: requests,
-			Message: fmt.Sprintf("the key has used its %d requests per minute; the next is free in %s", a.RequestsPerMinute, roundUp(requests)),
+			say: sayf("the key has used its %d requests per minute; the next is free in %s", a.RequestsPerMinute, roundUp(requests)),
 		}
 	case tokens > 0:
 		return &Refusal{
 			Reason: ReasonRateTokens, RetryAfter: tokens,
-			Message: fmt.Sprintf("the key may use %d tokens per minute and has %d left; about %d for this request are free in %s",
+			say: sayf("the key may use %d tokens per minute and has %d left; about %d for this request are free in %s",
 				a.TokensPerMinute, a.tokens.left(), b.prompt+b.output, roundUp(tokens)),
 		}
 	case a.full() && a.MaxQueued == 0:
-		return a.tooMany(c.untilRoom(now, a, 0), fmt.Sprintf("the key has %d requests running, which is as many as it may", len(a.running)))
+		return a.tooMany(c.untilRoom(now, a, 0), sayf("the key has %d requests running, which is as many as it may", len(a.running)))
 	}
 	return nil
 }
@@ -155,13 +154,13 @@ func (c *core) queueOverLimit(now time.Time, t *Ticket, f forecast) *Refusal {
 	if a == nil || a.MaxQueued == 0 || a.queued < a.MaxQueued || !a.full() && c.startsNow(now, t) {
 		return nil
 	}
-	return a.tooMany(f.wait/time.Duration(a.queued+1), fmt.Sprintf("the key has %d requests waiting, which is as many as it may", a.queued))
+	return a.tooMany(f.wait/time.Duration(a.queued+1), sayf("the key has %d requests waiting, which is as many as it may", a.queued))
 }
 
 // tooMany is the refusal of a request that could be taken when another of its
 // key's ends or starts, in about wait.
-func (a *account) tooMany(wait time.Duration, what string) *Refusal {
-	return &Refusal{Reason: ReasonTooManyRunning, RetryAfter: retryAfter(wait), Message: what}
+func (a *account) tooMany(wait time.Duration, say func() string) *Refusal {
+	return &Refusal{Reason: ReasonTooManyRunning, RetryAfter: retryAfter(wait), say: say}
 }
 
 // startsNow reports whether a request finds a free slot.

@@ -7,24 +7,47 @@ import (
 
 // unmeetable is the refusal of a request whose forecast is past its deadline.
 func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
-	what, room := "the first token", t.ask.Deadline.Sub(now)
-	if f.whole {
-		what = "the answer"
-	}
-	total, own, load := f.total(), f.own(), f.load
 	r := use(&c.supplies.refusal)
-	*r = Refusal{Reason: ReasonDeadlineUnmeetable, say: func() string {
-		late := fmt.Sprintf("%s would come in about %s, later than the deadline of %s", what, round(total), round(room))
-		switch {
-		case load > 0 && own-load <= room:
-			return fmt.Sprintf("%s: its model is being loaded, which takes %s still", late, round(load))
-		case own > room:
-			return fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s", what, round(own), round(room))
-		}
-		return late
-	}}
+	*r = Refusal{Reason: ReasonDeadlineUnmeetable, late: lateness{f.whole, f.total(), f.own(), f.load, t.ask.Deadline.Sub(now)}}
 	c.tellWhen(now, t, f, r)
 	return r
+}
+
+// lateness is how late a refused request would be.
+type lateness struct {
+	whole                  bool // the deadline bounds the whole answer
+	total, own, load, room time.Duration
+}
+
+func (l *lateness) words() string {
+	what := "the first token"
+	if l.whole {
+		what = "the answer"
+	}
+	late := fmt.Sprintf("%s would come in about %s, later than the deadline of %s", what, round(l.total), round(l.room))
+	switch {
+	case l.load > 0 && l.own-l.load <= l.room:
+		return fmt.Sprintf("%s: its model is being loaded, which takes %s still", late, round(l.load))
+	case l.own > l.room:
+		return fmt.Sprintf("%s takes about %s even on an idle replica, longer than the deadline of %s", what, round(l.own), round(l.room))
+	}
+	return late
+}
+
+// phrase makes the Message of a refusal. That is slow, so it is left until the
+// mutex is free.
+func (r *Refusal) phrase() {
+	switch {
+	case r.late != (lateness{}):
+		r.Message, r.late = r.late.words(), lateness{}
+	case r.say != nil:
+		r.Message, r.say = r.say(), nil
+	}
+}
+
+// sayf is what phrase is to say, of things as they are now.
+func sayf(format string, args ...any) func() string {
+	return func() string { return fmt.Sprintf(format, args...) }
 }
 
 // tellWhen tells a refused request when it would be accepted, and books that
@@ -79,7 +102,7 @@ func (c *core) returned(now time.Time, t *Ticket, f forecast, late bool) *Refusa
 	}
 	r := &Refusal{
 		Reason: ReasonDeadlineUnmeetable, RetryAfter: rest,
-		Message: fmt.Sprintf("it comes back %s before the time it was told; its place then is kept", round(b.due.Sub(now))),
+		say: sayf("it comes back %s before the time it was told; its place then is kept", round(b.due.Sub(now))),
 	}
 	a := c.reckon(now, t, &f, r)
 	a.Place, a.early = placeKept, b.due.Sub(now)

@@ -65,6 +65,8 @@ type route struct {
 	rows []row   // of usable; empty: none yet
 	at   []int32 // by replica's Index, one more than its row; 0: none
 	seen uint64  // of touched.n, when rows were right
+
+	full, room uint64 // the dispatch in which it had no room, the taking since which it had some
 }
 
 // route finds a lane's route.

@@ -12,7 +12,7 @@ import (
 // dozen places, and to fetch those of a thousand replicas takes longer than to
 // choose.
 type row struct {
-	line  replica.Line
+	terms replica.Terms
 	load  time.Duration // of the lane's model, if none is under way
 	until time.Duration // when its prompts are done, as in replica.Prompting
 	usual time.Duration // likewise
@@ -35,6 +35,9 @@ const (
 
 // share is the part of a replica's slots that is taken.
 func (r *row) share() float64 { return float64(r.held) / float64(max(1, r.total)) }
+
+// need is need of a pool.
+func (r *row) need(t *Ticket) int { return max(1, min(t.ask.Width, int(r.total))) }
 
 // touched tells which replicas have changed lately, so that rows are made anew
 // only of those. Whoever changes what a row is made from calls touch after it.
@@ -81,7 +84,7 @@ func (rt *route) fill(now time.Time, model string, fleet int) {
 func (m *member) row(now time.Time, model string) row {
 	r, p := m.rep, m.pool
 	x := row{
-		line: m.speed.Line(), load: m.loading(0, model), loads: m.cold(model) && m.runs.loading(model), until: p.Prompting.Until, usual: p.Prompting.Usual,
+		terms: m.speed.Terms(), load: m.loading(0, model), loads: m.cold(model) && m.runs.loading(model), until: p.Prompting.Until, usual: p.Prompting.Usual,
 		rank: rank{tier: int32(r.Config.Tier), flagged: r.Flagged != ""}, cache: noCache,
 		held: int32(p.Held() + p.Foreign), total: int32(p.Total), runs: int32(len(m.runs.list)),
 		room:   r.FreeIn(now, p) > 0,

@@ -43,7 +43,6 @@ const (
 // running, takes the unread grant back and returns its slot.
 type Ticket struct {
 	id      string
-	key     string
 	class   *classBook
 	at      time.Time
 	c       chan Grant
@@ -57,6 +56,7 @@ type Ticket struct {
 	queued  time.Duration
 	tries   int
 	expect  int           // output tokens predicted for the model of the lane
+	longer  float64       // so many more, but for the longest, where its deadline bounds the whole answer
 	own     time.Duration // what it takes on the replica that is fastest for it, up to what its deadline bounds
 	promise float64       // slot-seconds counted in its class's flow
 	used    float64       // slot-seconds that its attempts have held
@@ -78,6 +78,7 @@ type Ticket struct {
 	pledge   pledge
 	tab      *tab // with its key; nil: that has no limits
 	record   record
+	key      string // here, so that newTicket writes to all of its pages
 }
 
 func newTicket(a Arrival) *Ticket {

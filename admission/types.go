@@ -110,7 +110,8 @@ type Refusal struct {
 	Models     []string      // the models there are, with ReasonModelNotFound
 	PassOn     bool          // pass on the replica's own last answer instead (R7)
 
-	say func() string // makes Message, once the mutex is free
+	say  func() string // what phrase makes Message of
+	late lateness      // likewise
 }
 
 // Grant is what a waiting ticket receives on its channel: exactly one of the

@@ -36,6 +36,25 @@ func (b *backlog) during(load time.Duration) {
 
 // wait forecasts how long a request's backlog takes, before it is calibrated.
 func (c *core) wait(now time.Time, t *Ticket, b backlog) time.Duration {
+	asked := [...]float64{b.ahead, b.work, b.own, b.taken}
+	for _, w := range c.waits {
+		if w.asked == asked {
+			return w.wait
+		}
+	}
+	wait := c.newWait(now, t, b)
+	c.waits = append(c.waits, waited{asked, wait})
+	return wait
+}
+
+// waited is a wait that has been forecast for the slots looked at last: a request
+// that nobody goes before waits as long in its fair turn as in order of deadlines.
+type waited struct {
+	asked [4]float64
+	wait  time.Duration
+}
+
+func (c *core) newWait(now time.Time, t *Ticket, b backlog) time.Duration {
 	wait := fill(b.slots, b.part*b.work, b.taken)
 	if l := c.lengthsOf(t.key, t.lane.model); l != nil {
 		b.varied = min(1, l.varied())
@@ -76,15 +95,8 @@ func (b *backlog) turn(most time.Duration) time.Duration {
 	if len(b.slots) == 0 {
 		return most
 	}
-	n := float64(len(b.slots))
-	s := starts{b: b, step: 1 + len(b.slots)/maxLooked, each: math.Inf(1)} // of hundreds a part tells it as well
-	ahead := 0.0
-	if b.ahead > 0 && b.work > 0 {
-		ahead, s.each = b.ahead, b.work/b.ahead
-		s.after = s.each * (1 - b.varied) / 2
-	}
-	s.part = b.part * float64((len(b.slots)+s.step-1)/s.step) / n
-	s.want = s.part * ((ahead+1)/max(1-b.taken/n, 0.05) - 0.5)
+	var looked [maxLooked]ending
+	s := b.starts(looked[:0])
 	low, high := 0.0, most.Seconds()
 	short, over := s.over(low), s.over(high)
 	if over < 0 {
@@ -111,12 +123,35 @@ func (b *backlog) turn(most time.Duration) time.Duration {
 
 // starts counts how often slots of a backlog become free.
 type starts struct {
-	b     *backlog
-	step  int     // of the slots, every so many are looked at
-	part  float64 // of all, that these are
-	each  float64 // seconds that one who is ahead holds a slot
-	after float64 // seconds less that its slot is free the sooner for having begun together
-	want  float64 // times
+	slots  []ending
+	varied float64 // backlog's
+	part   float64 // of all slots, that these are
+	rate   float64 // of those who are ahead, that one slot serves in a second
+	after  float64 // seconds less that its slot is free the sooner for having begun together
+	want   float64 // times
+}
+
+// ending is when what runs in a slot ends: no sooner than then, later by spread on
+// average.
+type ending struct{ soonest, spread, inverse float64 }
+
+// starts lays a backlog's slots out in room that has at least maxLooked.
+func (b *backlog) starts(room []ending) starts {
+	n := float64(len(b.slots))
+	s := starts{varied: b.varied, slots: room}
+	for i, step := 0, 1+len(b.slots)/maxLooked; i < len(b.slots); i += step { // of hundreds a part tells it as well
+		x := b.slots[i]
+		s.slots = append(s.slots, ending{x.free - x.spread, x.spread, 1 / x.spread})
+	}
+	ahead := 0.0
+	if b.ahead > 0 && b.work > 0 {
+		ahead = b.ahead
+		each := b.work / b.ahead
+		s.after, s.rate = each*(1-b.varied)/2, 1/each
+	}
+	s.part = b.part * float64(len(s.slots)) / n
+	s.want = s.part * ((ahead+1)/max(1-b.taken/n, 0.05) - 0.5)
+	return s
 }
 
 // over is how many more times than wanted slots are expected to have become free
@@ -125,24 +160,26 @@ type starts struct {
 // is spread as answers are.
 func (s *starts) over(then float64) float64 {
 	mean, variance := 0.0, 0.0
-	for i := 0; i < len(s.b.slots); i += s.step {
-		x := &s.b.slots[i]
-		past := then - x.free + x.spread
+	for i := range s.slots {
+		x := &s.slots[i]
+		past := then - x.soonest
 		if past < 0 {
 			continue
 		}
 		free, since := 1.0, past-x.spread-s.after
 		if x.spread > 1e-3 {
-			free = freed(past / x.spread)
-			past -= s.after
-			since = past - x.spread*freed(max(0, past)/x.spread)
+			left := past - s.after
+			u, v := grown(past*x.inverse), grown(max(0, left)*x.inverse)
+			both := 1 / (u * v) // one division for two
+			free = 1 - v*both
+			since = left - x.spread*(1-u*both)
 		}
-		again := max(0, since) / s.each
+		again := max(0, since) * s.rate
 		mean += free + again
-		variance += free*(1-free) + s.b.varied*again
+		variance += free*(1-free) + s.varied*again
 	}
 	return mean - sureness*math.Sqrt(s.part*variance) - s.want
 }
 
-// freed is 1 − e^−u for u ≥ 0, to within a hundredth.
-func freed(u float64) float64 { return 1 - 1/(1+u*(1+u*(0.5+u*(1.0/6+u/24)))) }
+// grown is e^u for u ≥ 0 as far as 1 − 1/grown is 1 − e^−u to within a hundredth.
+func grown(u float64) float64 { return 1 + u*(1+u*(0.5+u*(1.0/6+u*(1.0/24)))) }

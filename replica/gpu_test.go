@@ -110,7 +110,7 @@ func TestR16AModelOnTheCPUIsForecastAsOne(t *testing.T) {
 			Models: []Model{{Name: "m", Resident: true, Size: 100, SizeVRAM: vram, OnCPU: onCPU}},
 		})
 	}
-	seconds := func() float64 { d, _ := s.Service(1000, 101); return d.Seconds() }
+	seconds := func() float64 { return whole(s, 1000, 101).Seconds() }
 	require.InDelta(t, 3, seconds(), 1e-6)
 	place(true, 25)
 	require.InDelta(t, 30, seconds(), 1e-6, "assumed, until it has answered from there")
@@ -140,12 +140,10 @@ func TestR16ACollapseOfSpeedIsFollowed(t *testing.T) {
 	require.Empty(t, look(), "not three in a row")
 	s.Learn(sample(10*time.Second, 200*time.Millisecond))
 	require.Regexp(t, `^m makes 5\.0 tokens a second, \d+\.\d before: so does a model that fell to the CPU$`, look())
-	d, _ := s.Service(1000, 101)
-	require.InDelta(t, 30, d.Seconds(), 1e-6, "the last answer, not an eighth of it")
+	require.InDelta(t, 30, whole(s, 1000, 101).Seconds(), 1e-6, "the last answer, not an eighth of it")
 	s.Learn(sample(time.Second, 20*time.Millisecond))
 	require.Empty(t, look())
-	d, _ = s.Service(1000, 101)
-	require.InDelta(t, 3, d.Seconds(), 1e-6)
+	require.InDelta(t, 3, whole(s, 1000, 101).Seconds(), 1e-6)
 }
 
 // A full batch slows each stream down; that is no collapse.

@@ -66,8 +66,7 @@ func TestSpeedLearnsFromTheFirstSampleAndFollows(t *testing.T) {
 	d, known := s.FirstToken(200)
 	require.True(t, known)
 	require.Equal(t, 2*time.Second, d)
-	d, _ = s.Service(200, 101) // the first token comes with the prompt
-	require.Equal(t, 12*time.Second, d)
+	require.Equal(t, 12*time.Second, whole(&s, 200, 101)) // the first token comes with the prompt
 	require.InDelta(t, 100, s.PromptTokensPerS(), 0.001)
 	require.InDelta(t, 10, s.DecodeTokensPerS(), 0.001)
 	for range 40 { // twice as slow from now on
@@ -119,10 +118,15 @@ func TestR6SpeedWhereMostPromptsAreCached(t *testing.T) {
 func TestR4AnAnswerIsItsPromptAndTheTokensAfterTheFirst(t *testing.T) {
 	var s Speed
 	s.Learn(Sample{PromptTokens: 100, Prompt: time.Second, OutputTokens: 3, Decode: 2 * time.Second, Hold: 3 * time.Second})
-	d, _ := s.Service(100, 3)
-	require.Equal(t, 3*time.Second, d)
-	d, _ = s.Service(100, 1)
-	require.Equal(t, time.Second, d)
+	require.Equal(t, 3*time.Second, whole(&s, 100, 3))
+	require.Equal(t, time.Second, whole(&s, 100, 1))
+}
+
+// whole is how long an answer is predicted to take.
+func whole(s *Speed, prompt, output int) time.Duration {
+	terms := s.Terms()
+	first, rest, _ := terms.Predict(prompt, output)
+	return first + rest
 }
 
 // R4: where all that is expected in the cache takes as long as if it were not,

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -223,21 +224,55 @@ func (s *Speed) Line() Line {
 	return Line{Clock: 1}
 }
 
+func (l *Line) seconds(tokens int) float64 { return (l.Start + l.PerToken*float64(tokens)) / l.Clock }
+
 // At is the time for so many tokens.
-func (l *Line) At(tokens int) time.Duration {
-	return seconds((l.Start + l.PerToken*float64(tokens)) / l.Clock)
+func (l *Line) At(tokens int) time.Duration { return seconds(l.seconds(tokens)) }
+
+// Terms is all that a whole request is predicted by, as Line is for its prompt.
+type Terms struct {
+	Line
+	Decode  float64       // seconds per output token of one stream; 0 unknown
+	hold    time.Duration // that a slot is held, whatever the tokens
+	lateBy  float64       // as Speed's
+	doubt   uint8         // log₂ of Speed.Doubt
+	byToken bool          // holding goes by tokens
+	held    bool          // hold is known
 }
 
-// Service predicts how long a slot is held, loading left out.
-func (s *Speed) Service(promptTokens, outputTokens int) (d time.Duration, known bool) {
-	if s.promptPerToken.known() && s.decodePerToken.known() && outputTokens > 0 {
-		return seconds((s.start+s.promptPerToken.v*float64(promptTokens))/s.clock() + s.decodePerToken.v*float64(outputTokens-1)), true
+// Terms hold until the next thing learned.
+func (s *Speed) Terms() Terms {
+	return Terms{
+		Line: s.Line(), Decode: s.decodePerToken.v, hold: seconds(s.hold.v), lateBy: s.lateBy, doubt: uint8(bits.Len(uint(s.Doubt())) - 1),
+		byToken: s.promptPerToken.known() && s.decodePerToken.known(), held: s.hold.known(),
 	}
-	if s.hold.known() {
-		return seconds(s.hold.v), true
-	}
-	return 0, false
 }
+
+// Predict gives the time to the first token of an answer, loading left out, and
+// what then remains of it. known is false while nothing has been learned.
+func (s *Terms) Predict(promptTokens, outputTokens int) (first, rest time.Duration, known bool) {
+	prompt := s.seconds(promptTokens)
+	first = seconds(prompt)
+	whole := s.hold
+	switch {
+	case s.byToken && outputTokens > 0:
+		whole = seconds(prompt + s.Decode*float64(outputTokens-1))
+	case !s.held:
+		return first, 0, s.Known
+	}
+	if !s.Known { // a whole answer's time says nothing of its first token
+		return 0, whole, true
+	}
+	return min(first, whole), max(0, whole-first), true
+}
+
+// Late is Speed's.
+func (s *Terms) Late(predicted time.Duration) time.Duration {
+	return time.Duration(float64(predicted) * s.lateBy)
+}
+
+// Doubted is a time of which only the part is taken that Doubt leaves.
+func (s *Terms) Doubted(d time.Duration) time.Duration { return d >> s.doubt }
 
 // Load predicts the time to load the model; known is false before the first load seen.
 func (s *Speed) Load() (d time.Duration, known bool) { return seconds(s.load.v), s.load.n > 0 }
