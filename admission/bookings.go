@@ -91,12 +91,19 @@ func (e *expected) add(b *booking, times float64) {
 
 func (b *book) at(step int64) *bookedStep { return &b.steps[step&(bookRing-1)] }
 
+// count adds a booking's work to its book, or takes it out.
+func (b *booking) count(times int) {
+	b.book.n += times
+	b.book.work.add(b, float64(times))
+	b.book.at(b.step).work.add(b, float64(times))
+}
+
 // bookings are all places, and whose they are.
 type bookings struct {
 	books  []*book
 	byID   map[requestID]*booking
 	byBody map[uint64]*booking // the first one of each body
-	near   []*book             // scratch of booked
+	near   []nearBook          // scratch of booked
 }
 
 func (c *core) stepOf(at time.Time) int64 { return int64(at.Sub(c.began) / bookStep) }
@@ -149,17 +156,15 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 		due: now.Add(wait), until: now.Add(wholeSeconds(wait) + bookGrace), told: now, book: bk,
 	}
 	b.step = c.stepOf(b.due)
-	if t.class.returns.habit(b.again).rounds > 0.5 { // else those told within one second come together
+	if t.class.returns.rounds(t.key, b.again) > 0.5 { // else those told within one second come together
 		b.step = c.stepOf(b.until.Add(-bookGrace))
 	}
 	if bk.n == 0 {
 		bk.from = b.step
 	}
 	bk.from = min(bk.from, b.step)
-	bk.n++
-	bk.work.add(b, 1)
+	b.count(1)
 	s := bk.at(b.step)
-	s.work.add(b, 1)
 	if b.later = s.first; b.later != nil {
 		b.later.earlier = b
 	}
@@ -241,9 +246,7 @@ func (c *core) drop(b *booking) {
 	if b.later != nil {
 		b.later.earlier = b.earlier
 	}
-	s.work.add(b, -1)
-	b.book.work.add(b, -1)
-	b.book.n--
+	b.count(-1)
 	if s.first == nil {
 		s.work = expected{} // what rounding left of it
 	}
@@ -254,17 +257,21 @@ func (c *core) drop(b *booking) {
 
 // lapse ends a booking that nobody took.
 func (c *core) lapse(b *booking) {
-	b.book.class.returns.habit(b.again).stayed()
+	for _, h := range b.book.class.returns.habits(b.request.key, b.again) {
+		h.stayed()
+	}
 	c.drop(b)
 }
 
 // take ends a booking whose client is back in time.
 func (c *core) take(now time.Time, b *booking, accepted bool) {
 	r := &b.book.class.returns
-	h := r.habit(b.again)
-	h.came(int(c.stepOf(now) - b.step))
-	if rounded := b.until.Add(-bookGrace); rounded.Sub(b.due) >= 2*bookStep {
-		h.rounding(!now.Before(rounded))
+	rounded := b.until.Add(-bookGrace)
+	for _, h := range r.habits(b.request.key, b.again) {
+		h.came(int(c.stepOf(now) - b.step))
+		if rounded.Sub(b.due) >= 2*bookStep {
+			h.rounding(!now.Before(rounded))
+		}
 	}
 	r.learn(accepted, b.book.n)
 	c.drop(b)
@@ -293,51 +300,66 @@ type standing struct {
 func (c *core) standBefore(now time.Time, t *Ticket, f *forecast) standing {
 	stretch := t.class.margin.factor()
 	room := (t.ask.Deadline.Sub(now) - f.own()).Seconds() / stretch
-	rate := f.rate
-	if f.fair > 0 { // others have the rest
-		rate = min(rate, f.fair)
-	}
-	st := c.booked(now, t, f.mean.Seconds(), room, rate)
+	st := c.booked(now, t, f, room)
 	st.before = time.Duration(float64(st.before) * stretch)
 	return st
 }
 
-// booked finds out what stands booked before a newcomer that would wait for base
-// and may wait for room, where rate slots work off what is accepted. Both are
-// without the margin.
+// booked finds out what stands booked before a newcomer that may wait for room,
+// in seconds without the margin.
 //
-// A client that comes at y finds the wait base + E(y)/rate − y, with E(y) the
-// work that is expected back by then. A newcomer makes all of these waits
+// A client that comes at y finds the wait base + E(y)/rate − y, with base the
+// newcomer's, E(y) the work that is expected back by then, and rate the slots that
+// work off what is accepted. A newcomer makes all of these waits
 // longer, so it is accepted only if the longest of them has room, and something
 // in reserve; and it is told the first moment from which on they all have.
-// No more is kept in reserve than those who have booked could need.
-func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standing {
+// No more is kept in reserve than those who have booked could need. Beside other
+// keys, whose newcomers know nothing of its place, who is told when to come is one
+// of them. The place of one that comes back is not before it.
+func (c *core) booked(now time.Time, t *Ticket, f *forecast, room float64) standing {
+	base, rate, beside := f.mean.Seconds(), f.rate, f.fair > 0
+	if beside { // others have the rest
+		rate = min(rate, f.fair)
+	}
+	if t.back != nil {
+		t.back.count(-1)
+		defer t.back.count(1)
+	}
 	r := &t.class.returns
-	first, again := r.habit(false), r.habit(true)
-	near, total := c.bookings.near[:0], expected{}
-	st := standing{share: first.share(0)}
+	near := c.bookings.near[:0]
+	st := standing{share: r.expect(t.key)}
+	work, back := 0.0, 0.0 // booked, and of it expected
 	for _, b := range c.bookings.books {
 		if b.n == 0 || b.class != t.class || b.key != t.key && b.key != otherKeys || !c.compete(b.lane, t.lane) {
 			continue
 		}
 		c.sweep(now, b)
-		near = append(near, b)
-		total.first += b.work.first
-		total.again += b.work.again
+		n := nearBook{b, &r.own}
+		if b.key == otherKeys {
+			n.come = r.all()
+		}
+		near = append(near, n)
 		st.booked += b.n
+		work += b.work.first + b.work.again
+		back += n.come.of(b.work, 0)
 	}
 	c.bookings.near = near
-	alike := (total.first + total.again) / float64(max(1, st.booked))
-	keep := min(r.reserve*alike*c.dispersion(t)/rate, reserveOfRoom*max(room, 0), (total.first*first.share(0)+total.again*again.share(0))/rate)
-	room -= keep
+	request := r.reserve * c.dispersion(t) / rate
+	reserve := func(n int, work, back float64) float64 {
+		return min(request*work/float64(max(1, n)), reserveOfRoom*max(room, 0), back/rate)
+	}
+	keep := reserve(st.booked, work, back)
+	if beside {
+		room -= reserve(st.booked+1, work+t.work, back+st.share*t.work)
+	} else {
+		room -= keep
+	}
 	longest, opens := base, max(0, base-room)
 	if st.booked > 0 {
 		now, back := c.stepOf(now), 0.0
 		for late := bookLate; late >= 0; late-- { // those who are late: they may come at any moment
-			w := workAt(near, now-int64(late))
-			back += w.first*first.share(late) + w.again*again.share(late)
+			back += expectedAt(near, now-int64(late), late)
 		}
-		p, q := first.share(0)/rate, again.share(0)/rate
 		level := base + back/rate
 		planned := base + back/(rate*fillable(0))
 		longest = max(longest, level)
@@ -345,11 +367,11 @@ func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standi
 			opens = planned - room
 		}
 		for ahead := int64(1); ahead <= int64(bookSpan/bookStep); ahead++ {
-			w := workAt(near, now+ahead)
-			if w == (expected{}) {
+			more := expectedAt(near, now+ahead, 0) / rate
+			if more == 0 {
 				continue
 			}
-			more, y := w.first*p+w.again*q, float64(ahead)*bookStep.Seconds()
+			y := float64(ahead) * bookStep.Seconds()
 			level += more
 			planned += more / fillable(y)
 			longest = max(longest, level-y)
@@ -367,16 +389,20 @@ func fillable(ahead float64) float64 {
 	return bookableAtOnce + (bookable-bookableAtOnce)*min(1, ahead/bookableFrom)
 }
 
-// workAt is the work that some books have for a step.
-func workAt(near []*book, step int64) expected {
+// nearBook is a book that concerns a newcomer, and who of those in it come.
+type nearBook struct {
+	*book
+	come *comers
+}
+
+// expectedAt is the work of a step that is expected, so many steps after it.
+func expectedAt(near []nearBook, step int64, late int) float64 {
 	if len(near) == 1 {
-		return near[0].at(step).work
+		return near[0].come.of(near[0].at(step).work, late)
 	}
-	var sum expected
-	for _, b := range near {
-		w := &b.at(step).work
-		sum.first += w.first
-		sum.again += w.again
+	sum := 0.0
+	for i := range near {
+		sum += near[i].come.of(near[i].at(step).work, late)
 	}
 	return sum
 }

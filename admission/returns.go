@@ -1,13 +1,19 @@
 package admission
 
-import "math"
+import (
+	"container/list"
+	"math"
+)
 
 // returns is what has been learned of the clients of one class that were told
 // when to come back: how many do and how late, so that a booking counts for
 // what it is likely to bring; and how much room must be kept in reserve, so that
 // those who come in time are accepted.
 type returns struct {
-	first, again habit // of those who were told once, and of those who had come back before
+	first, again  habit // of those who were told once, and of those who had come back before
+	keys          map[string]*keyHabits
+	idle          list.List // of *keyHabits, that of the longest idle key first
+	own, everyone comers    // scratch of expect and all
 
 	// reserve is in requests, each as much work as the mean one and as answers'
 	// lengths spread. Work comes back and is done at random around what is
