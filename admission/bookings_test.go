@@ -157,6 +157,39 @@ func TestR14RefusedInTimeIsToldTheTruth(t *testing.T) {
 	require.Nil(t, w.asks(Arrival{ID: "x", Key: "k"}, w.ask()))
 }
 
+// R14: the place of one that comes back is not before it: refused in its time, it
+// is told what anybody would be who has none.
+func TestR14NobodyStandsBehindItself(t *testing.T) {
+	told := func(own bool) (standing, time.Duration) {
+		w := busyWorld(t, "k")
+		first := w.asks(Arrival{ID: "x", Key: "k"}, w.ask())
+		for i := range 5 {
+			w.asks(Arrival{ID: fmt.Sprint("o", i), Key: "k"}, w.ask())
+		}
+		w.pass(first.RetryAfter)
+		c := &w.c.mu.core
+		c.classes[1].margin.log = 0.5
+		tk := w.c.Arrive(w.now, Arrival{ID: "x", Class: "standard", Key: "k", At: w.now})
+		tk.ask, tk.lane = w.ask(), lane{model: "m", engines: "openai,llamacpp,ollama,vllm"}
+		if own {
+			tk.back = c.returning(w.now, tk)
+			require.NotNil(t, tk.back)
+		} else {
+			c.drop(c.bookings.byID[requestID{"k", "x"}])
+		}
+		f := c.forecast(w.now, tk)
+		require.Equal(t, 6, f.booked)
+		for _, b := range c.bookings.books {
+			require.Equal(t, len(c.bookings.byID), b.n, "and it has its place still")
+		}
+		return c.standBefore(w.now, tk, &f), w.asks(Arrival{ID: "x", Key: "k"}, w.ask()).RetryAfter
+	}
+	with, toldWith := told(true)
+	without, toldWithout := told(false)
+	require.Equal(t, without, with)
+	require.InDelta(t, toldWithout.Seconds(), toldWith.Seconds(), 0.1) // what it did is learned from
+}
+
 // R14: while few are booked the next seconds are not filled: what is expected
 // back is spread over more of them, and newcomers have the rest.
 func TestR14FewAreSpreadWidely(t *testing.T) {
@@ -245,6 +278,7 @@ func TestR14NothingIsBookedInVain(t *testing.T) {
 	never.Deadline = w.now.Add(50 * time.Millisecond) // its prompt alone takes 100 ms
 	ref := w.asks(Arrival{ID: "never", Key: "k"}, never)
 	require.True(t, ref.NoRetry)
+	require.Equal(t, time.Minute, ref.RetryAfter, "who knows no other header shall not ask every second in vain")
 	require.Len(t, w.c.mu.bookings.byID, booked)
 	for i := range 200 {
 		if ref = w.asks(Arrival{ID: fmt.Sprint("x", i), Key: "k"}, w.ask()); ref.NoRetry {
