@@ -33,6 +33,13 @@ const (
 	bookable, bookableAtOnce = 0.9, 0.6
 	bookableFrom             = 20.0 // seconds from now; less before, in proportion
 
+	// bookableEvenly is what may be booked of any second, as a multiple of what a
+	// mean one has lately brought back, but bookableLeast at least. So returns come
+	// evenly, not as fast as they can be served for some seconds and then hardly at
+	// all. The more of the minute is booked, the more of each second is: what is
+	// little more than the mean must grow with it.
+	bookableEvenly, bookableLeast = 1.1, 0.3
+
 	// turnaround is the least time from a refusal to its client's return. What
 	// comes sooner with the same body is another request, unless it says that it
 	// is a retry.
@@ -273,6 +280,7 @@ func (c *core) take(now time.Time, b *booking, accepted bool) {
 			h.rounding(!now.Before(rounded))
 		}
 	}
+	r.keys[b.request.key].back.add(now, b.work, evenFade)
 	r.learn(accepted, b.book.n)
 	c.drop(b)
 }
@@ -356,12 +364,13 @@ func (c *core) booked(now time.Time, t *Ticket, f *forecast, room float64) stand
 	}
 	longest, opens := base, max(0, base-room)
 	if st.booked > 0 {
+		most := r.evenly(now, t.key, rate, back)
 		now, back := c.stepOf(now), 0.0
 		for late := bookLate; late >= 0; late-- { // those who are late: they may come at any moment
 			back += expectedAt(near, now-int64(late), late)
 		}
 		level := base + back/rate
-		planned := base + back/(rate*fillable(0))
+		planned := base + back/(rate*min(most, fillable[0]))
 		longest = max(longest, level)
 		if planned > room {
 			opens = planned - room
@@ -373,7 +382,7 @@ func (c *core) booked(now time.Time, t *Ticket, f *forecast, room float64) stand
 			}
 			y := float64(ahead) * bookStep.Seconds()
 			level += more
-			planned += more / fillable(y)
+			planned += more / min(most, fillable[ahead])
 			longest = max(longest, level-y)
 			if planned-y > room {
 				opens = planned - room
@@ -384,9 +393,24 @@ func (c *core) booked(now time.Time, t *Ticket, f *forecast, room float64) stand
 	return st
 }
 
-// fillable is the share of capacity that may be booked so many seconds ahead.
-func fillable(ahead float64) float64 {
-	return bookableAtOnce + (bookable-bookableAtOnce)*min(1, ahead/bookableFrom)
+// fillable is the share of capacity that may be booked so many steps ahead.
+var fillable = func() (shares [bookSpan/bookStep + 1]float64) {
+	for i := range shares {
+		ahead := float64(i) * bookStep.Seconds()
+		shares[i] = bookableAtOnce + (bookable-bookableAtOnce)*min(1, ahead/bookableFrom)
+	}
+	return shares
+}()
+
+// evenly is the share of any second's rate slots that may be booked for a key that
+// expects so much work back.
+func (r *returns) evenly(now time.Time, key string, rate, expected float64) float64 {
+	most := bookableLeast
+	if k := r.keys[key]; k != nil {
+		mean := k.back.rate(now, k.back.left(now, evenFade), evenFade) / rate
+		most = min(max(bookableEvenly*mean, bookableLeast), bookableAtOnce)
+	}
+	return most + (1-most)*expected/(rate*bookSpan.Seconds())
 }
 
 // nearBook is a book that concerns a newcomer, and who of those in it come.

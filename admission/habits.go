@@ -8,10 +8,15 @@ import "container/list"
 type keyHabits struct {
 	key          string
 	first, again habit
+	back         fading // work that came back in its time
 	place        *list.Element
 }
 
 const (
+	// evenFade is how long the mean of what comes back is followed over: as long as
+	// places are booked ahead.
+	evenFade = bookSpan
+
 	// keyPrior is how many of a key's own clients weigh as much as what is known of
 	// the class: with none, a key is taken to be as all are. What one program does
 	// is known after a few; it is more than one or two, since whether a client comes
