@@ -24,6 +24,8 @@ const (
 	maxBookings = 1 << 16 // places kept, some 20 MiB; those refused beyond it are told not to come back
 	maxBooks    = 512     // of a class, a lane and a key with places
 	maxAlike    = 8       // bookings of equal bodies that are looked at
+	maxLanes    = 8       // books of a class and key; further lanes share one that concerns them all
+	maxLapses   = 64      // bookings that lapse at one event; the others do at the next ones
 
 	// bookable is the share of capacity that bookings may fill. The rest goes to
 	// newcomers: since they are accepted or not by what is the case at the
@@ -73,6 +75,7 @@ type book struct {
 	class *classBook
 	lane  lane // without what only attempts and tiers need
 	key   string
+	place int // in bookings.books
 	n     int
 	work  expected // of all steps
 	from  int64    // no earlier step has bookings
@@ -107,10 +110,19 @@ func (b *booking) count(times int) {
 
 // bookings are all places, and whose they are.
 type bookings struct {
-	books  []*book
+	books  []*book // that have places in them
+	of     map[owner][]*book
+	empty  []*book // to be begun again
 	byID   map[requestID]*booking
 	byBody map[uint64]*booking // the first one of each body
 	near   []nearBook          // scratch of booked
+	lapses int                 // at this event
+}
+
+// owner is whose books are found together.
+type owner struct {
+	class *classBook
+	key   string
 }
 
 func (c *core) stepOf(at time.Time) int64 { return int64(at.Sub(c.began) / bookStep) }
@@ -154,22 +166,18 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 	if old := c.bookings.byID[id]; old != nil {
 		c.lapse(old)
 	}
-	bk := c.bookOf(t)
+	bk := c.bookOf(now, t)
 	if bk == nil || len(c.bookings.byID) >= maxBookings {
 		return false
 	}
 	b := &booking{
-		request: id, body: t.ask.BodyHash, seq: t.item.Seq, again: t.again, work: t.work,
+		request: id, body: t.ask.BodyHash, seq: t.item.Seq, again: t.again, work: min(t.work, float64(max(1, t.ask.Width))*bookSpan.Seconds()),
 		due: now.Add(wait), until: now.Add(wholeSeconds(wait) + bookGrace), told: now, book: bk,
 	}
 	b.step = c.stepOf(b.due)
 	if t.class.returns.rounds(t.key, b.again) > 0.5 { // else those told within one second come together
 		b.step = c.stepOf(b.until.Add(-bookGrace))
 	}
-	if bk.n == 0 {
-		bk.from = b.step
-	}
-	bk.from = min(bk.from, b.step)
 	b.count(1)
 	s := bk.at(b.step)
 	if b.later = s.first; b.later != nil {
@@ -180,43 +188,80 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 	return true
 }
 
-// otherKeys is whose book those share who come when most books are taken.
-const otherKeys = "\x00"
+// Names of books that are no key's: of those who come when most books are taken,
+// and of those whose last bookings lapse still, too late for their ring to take
+// new ones.
+const otherKeys, closing = "\x00", "\x01"
 
 // bookOf is the book of a request's class, lane and key, begun if there is none
 // and nil if there are too many.
-func (c *core) bookOf(t *Ticket) *book {
+func (c *core) bookOf(now time.Time, t *Ticket) *book {
 	l, key := lane{model: t.lane.model, engines: t.lane.engines, pin: t.lane.pin}, t.key
-	if b := c.bookings.find(t.class, l, key); b != nil {
+	if len(c.bookings.books) >= maxBooks*7/8 && len(c.bookings.of[owner{t.class, key}]) == 0 {
+		key = otherKeys
+	}
+	who := owner{t.class, key}
+	b := c.bookings.find(who, l)
+	if b == nil && len(c.bookings.of[who]) >= maxLanes-1 {
+		l = lane{}
+		b = c.bookings.find(who, l)
+	}
+	if b != nil && c.sweep(now, b) && b.n > 0 {
 		return b
 	}
-	if len(c.bookings.books) >= maxBooks*7/8 {
-		key = otherKeys
-		if b := c.bookings.find(t.class, l, key); b != nil {
-			return b
-		}
-	}
-	i := slices.IndexFunc(c.bookings.books, func(b *book) bool { return b.n == 0 })
-	switch {
-	case i >= 0:
-	case len(c.bookings.books) == maxBooks:
+	if len(c.bookings.books) == maxBooks {
 		return nil
-	default:
-		i = len(c.bookings.books)
-		c.bookings.books = append(c.bookings.books, &book{})
 	}
-	b := c.bookings.books[i]
-	b.class, b.lane, b.key = t.class, l, key
-	return b
+	return c.bookings.open(who, l, c.stepOf(now))
 }
 
-func (bs *bookings) find(class *classBook, l lane, key string) *book {
-	for _, b := range bs.books {
-		if b.class == class && b.key == key && b.lane == l {
+func (bs *bookings) find(who owner, l lane) *book {
+	for _, b := range bs.of[who] {
+		if b.lane == l {
 			return b
 		}
 	}
 	return nil
+}
+
+// open begins a book.
+func (bs *bookings) open(who owner, l lane, from int64) *book {
+	b := &book{}
+	if last := len(bs.empty) - 1; last >= 0 {
+		b, bs.empty = bs.empty[last], bs.empty[:last]
+	}
+	b.class, b.key, b.lane, b.from, b.place = who.class, who.key, l, from, len(bs.books)
+	bs.books = append(bs.books, b)
+	if bs.of == nil {
+		bs.of = map[owner][]*book{}
+	}
+	bs.of[who] = append(bs.of[who], b)
+	return b
+}
+
+// disown makes a book nobody's: it takes no more places.
+func (bs *bookings) disown(b *book) {
+	who := owner{b.class, b.key}
+	own := bs.of[who]
+	if i := slices.Index(own, b); i >= 0 {
+		last := len(own) - 1
+		own[i], own[last] = own[last], nil
+		if bs.of[who] = own[:last]; last == 0 {
+			delete(bs.of, who)
+		}
+	}
+	b.key = closing
+}
+
+// empties puts a book aside that has no places left.
+func (bs *bookings) empties(b *book) {
+	bs.disown(b)
+	last := len(bs.books) - 1
+	moved := bs.books[last]
+	bs.books[b.place], moved.place = moved, b.place
+	bs.books, bs.books[last] = bs.books[:last], nil
+	b.work = expected{} // what rounding left of it
+	bs.empty = append(bs.empty, b)
 }
 
 func (bs *bookings) index(b *booking) {
@@ -258,7 +303,7 @@ func (c *core) drop(b *booking) {
 		s.work = expected{} // what rounding left of it
 	}
 	if b.book.n == 0 {
-		b.book.work = expected{}
+		bs.empties(b.book)
 	}
 }
 
@@ -285,15 +330,32 @@ func (c *core) take(now time.Time, b *booking, accepted bool) {
 	c.drop(b)
 }
 
-// sweep ends the bookings that can no longer be taken.
-func (c *core) sweep(now time.Time, b *book) {
+// sweep ends the bookings of a book that can no longer be taken, as far as
+// maxLapses allows. It is false if the book is too far behind to take new ones:
+// then it closes.
+func (c *core) sweep(now time.Time, b *book) bool {
 	past := c.stepOf(now) - bookLate
 	for ; b.n > 0 && b.from < past; b.from++ {
-		for s := b.at(b.from); s.first != nil; {
+		for s := b.at(b.from); s.first != nil; c.bookings.lapses++ {
+			if c.bookings.lapses >= maxLapses {
+				if past-b.from > bookRing-2*bookLate-int64(bookSpan/bookStep) {
+					c.bookings.disown(b)
+				}
+				return b.key != closing
+			}
 			c.lapse(s.first)
 		}
 	}
 	b.from = max(b.from, past)
+	return b.key != closing
+}
+
+// sweepAll sweeps all books, as far as maxLapses allows.
+func (c *core) sweepAll(now time.Time) {
+	c.bookings.lapses = 0
+	for i := len(c.bookings.books) - 1; i >= 0; i-- { // those that are swept empty leave
+		c.sweep(now, c.bookings.books[i])
+	}
 }
 
 // standing is what has been booked as it concerns a newcomer.
@@ -329,68 +391,93 @@ func (c *core) booked(now time.Time, t *Ticket, f *forecast, room float64) stand
 	if beside { // others have the rest
 		rate = min(rate, f.fair)
 	}
+	r := &t.class.returns
+	share := r.expect(t.key)
+	c.near(now, t)
 	if t.back != nil {
 		t.back.count(-1)
 		defer t.back.count(1)
 	}
-	r := &t.class.returns
-	near := c.bookings.near[:0]
-	st := standing{share: r.expect(t.key)}
-	work, back := 0.0, 0.0 // booked, and of it expected
-	for _, b := range c.bookings.books {
-		if b.n == 0 || b.class != t.class || b.key != t.key && b.key != otherKeys || !c.compete(b.lane, t.lane) {
+	all := c.bookings.sum()
+	request := r.reserve * c.dispersion(t) / rate
+	reserve := func(p places) float64 {
+		return min(request*p.work/float64(max(1, p.n)), reserveOfRoom*max(room, 0), p.expected/rate)
+	}
+	keep := reserve(all)
+	told := keep
+	if beside {
+		told = reserve(places{all.n + 1, all.work + t.work, all.expected + share*t.work})
+	}
+	longest, opens := base, max(0, base-room+told)
+	if all.n > 0 {
+		longest, opens = c.bookings.waits(c.stepOf(now), outlook{base, room - told, rate, r.evenly(now, t.key, rate, all.expected)})
+	}
+	return standing{before: seconds(longest - base + keep), opens: seconds(opens), booked: all.n, share: share}
+}
+
+// places are booked ones, their work, and what is expected of it.
+type places struct {
+	n              int
+	work, expected float64
+}
+
+// near makes bookings.near the books that concern a newcomer.
+func (c *core) near(now time.Time, t *Ticket) {
+	bs, r := &c.bookings, &t.class.returns
+	bs.near, bs.lapses = bs.near[:0], 0
+	for _, x := range [...]struct {
+		key  string
+		come *comers
+	}{{t.key, &r.own}, {otherKeys, &r.everyone}} {
+		own := bs.of[owner{t.class, x.key}]
+		for i := len(own) - 1; i >= 0; i-- { // those that are swept empty leave
+			if b := own[i]; c.compete(b.lane, t.lane) && c.sweep(now, b) && b.n > 0 {
+				bs.near = append(bs.near, nearBook{b, x.come})
+			}
+		}
+	}
+	r.all()
+}
+
+// sum adds up the books that concern a newcomer.
+func (bs *bookings) sum() (all places) {
+	for _, b := range bs.near {
+		all.n += b.n
+		all.work += b.work.first + b.work.again
+		all.expected += b.come.of(b.work, 0)
+	}
+	return all
+}
+
+// outlook is what the waits of those who have booked depend on beside what they
+// have booked: the newcomer's wait, what it may be, the slots that work it off, and
+// the share of them that may be booked anywhere.
+type outlook struct{ base, room, rate, most float64 }
+
+// waits finds the longest wait of all who come from now on, and the first moment
+// from which on they all have room.
+func (bs *bookings) waits(now int64, o outlook) (longest, opens float64) {
+	back := 0.0
+	for late := bookLate; late >= 0; late-- { // those who are late: they may come at any moment
+		back += expectedAt(bs.near, now-int64(late), late)
+	}
+	level := o.base + back/o.rate
+	planned := o.base + back/(o.rate*min(o.most, fillable[0]))
+	longest, opens = max(o.base, level), max(0, o.base-o.room, planned-o.room)
+	for ahead := int64(1); ahead <= int64(bookSpan/bookStep); ahead++ {
+		more := expectedAt(bs.near, now+ahead, 0) / o.rate
+		if more == 0 {
 			continue
 		}
-		c.sweep(now, b)
-		n := nearBook{b, &r.own}
-		if b.key == otherKeys {
-			n.come = r.all()
-		}
-		near = append(near, n)
-		st.booked += b.n
-		work += b.work.first + b.work.again
-		back += n.come.of(b.work, 0)
-	}
-	c.bookings.near = near
-	request := r.reserve * c.dispersion(t) / rate
-	reserve := func(n int, work, back float64) float64 {
-		return min(request*work/float64(max(1, n)), reserveOfRoom*max(room, 0), back/rate)
-	}
-	keep := reserve(st.booked, work, back)
-	if beside {
-		room -= reserve(st.booked+1, work+t.work, back+st.share*t.work)
-	} else {
-		room -= keep
-	}
-	longest, opens := base, max(0, base-room)
-	if st.booked > 0 {
-		most := r.evenly(now, t.key, rate, back)
-		now, back := c.stepOf(now), 0.0
-		for late := bookLate; late >= 0; late-- { // those who are late: they may come at any moment
-			back += expectedAt(near, now-int64(late), late)
-		}
-		level := base + back/rate
-		planned := base + back/(rate*min(most, fillable[0]))
-		longest = max(longest, level)
-		if planned > room {
-			opens = planned - room
-		}
-		for ahead := int64(1); ahead <= int64(bookSpan/bookStep); ahead++ {
-			more := expectedAt(near, now+ahead, 0) / rate
-			if more == 0 {
-				continue
-			}
-			y := float64(ahead) * bookStep.Seconds()
-			level += more
-			planned += more / min(most, fillable[ahead])
-			longest = max(longest, level-y)
-			if planned-y > room {
-				opens = planned - room
-			}
+		y := float64(ahead) * bookStep.Seconds()
+		level += more
+		planned += more / min(o.most, fillable[ahead])
+		longest = max(longest, level-y)
+		if planned-y > o.room {
+			opens = planned - o.room
 		}
 	}
-	st.before, st.opens = seconds(longest-base+keep), seconds(opens)
-	return st
+	return longest, opens
 }
 
 // fillable is the share of capacity that may be booked so many steps ahead.

@@ -207,7 +207,7 @@ func TestR14FewAreSpreadWidely(t *testing.T) {
 		}
 	}
 	expected := float64(n) * w.c.mu.classes[1].returns.habit(false).share(0) / 8 // a second of work each, one slot
-	require.InDelta(t, 0.4, expected, 0.1) // nobody has come back yet
+	require.InDelta(t, 0.4, expected, 0.1)                                       // nobody has come back yet
 }
 
 // R14: of any second a little more than has come back of late is booked, and the
@@ -357,9 +357,7 @@ func TestBooksAddUp(t *testing.T) {
 				}
 			case 3:
 				w.now = w.now.Add(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(rt, "pass")))
-				for _, b := range c.bookings.books {
-					c.sweep(w.now, b)
-				}
+				c.sweepAll(w.now)
 			}
 			bodies := map[uint64]int{}
 			for id, b := range held {
@@ -401,6 +399,91 @@ func TestBooksAddUp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// R14: what one event does with bookings is bounded by the minute that is booked,
+// however many places, lanes and keys there are: it looks at so many steps of so
+// many books, and lets so many bookings lapse.
+func TestBooksAreBounded(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t, testConfig(rep("a", 1)))
+		c := &w.c.mu.core
+		lanes, keys := rapid.IntRange(1, 40).Draw(rt, "lanes"), rapid.IntRange(1, 600).Draw(rt, "keys")
+		ask := func(n int) *Ticket {
+			tk := &Ticket{id: fmt.Sprint(n), key: fmt.Sprint("k", n%keys), class: c.classes[1], work: 1}
+			tk.lane = lane{model: fmt.Sprint("m", n%lanes), engines: "openai"}
+			return tk
+		}
+		n, told := 0, 0
+		for range rapid.IntRange(1, 4).Draw(rt, "rounds") {
+			for range rapid.IntRange(1, 300).Draw(rt, "refused") {
+				n++
+				wait := time.Duration(rapid.Int64Range(int64(time.Second), int64(time.Minute)).Draw(rt, "wait"))
+				told += int(count(c.bookPlace(w.now, ask(n), wait)))
+			}
+			w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int64{0, 1, 30, 100, 103, 3600}).Draw(rt, "pass")) * time.Second)
+			before := len(c.bookings.byID)
+			tk := ask(n)
+			f := forecast{makeup: makeup{rate: 1}}
+			st := c.standBefore(w.now, tk, &f)
+			require.LessOrEqual(t, len(c.bookings.near), 2*maxLanes)
+			require.LessOrEqual(t, before-len(c.bookings.byID), maxLapses)
+			require.LessOrEqual(t, st.booked, len(c.bookings.byID))
+			before = len(c.bookings.byID)
+			c.tick(w.now)
+			require.LessOrEqual(t, before-len(c.bookings.byID), maxLapses)
+		}
+		require.Equal(t, n, told)
+		require.LessOrEqual(t, len(c.bookings.books), maxBooks)
+		w.now = w.now.Add(time.Hour)
+		for i := 0; len(c.bookings.byID) > 0; i++ {
+			require.LessOrEqual(t, i, n/maxLapses+1, "all lapse in the end")
+			c.tick(w.now)
+		}
+		require.Empty(t, c.bookings.books)
+		require.Empty(t, c.bookings.of)
+		for _, b := range c.bookings.empty {
+			require.Zero(t, b.n)
+			require.Equal(t, expected{}, b.work)
+			require.Equal(t, [bookRing]bookedStep{}, b.steps)
+		}
+	})
+}
+
+// R14: places that nobody has looked after for long neither lapse with those that
+// are booked a whole ring later, nor count before newcomers.
+func TestBooksThatAreFarBehindClose(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	c := &w.c.mu.core
+	ask := func(n int) *Ticket {
+		return &Ticket{id: fmt.Sprint(n), key: "k", class: c.classes[1], lane: lane{model: "m"}, work: 1}
+	}
+	for n := range 500 {
+		require.True(t, c.bookPlace(w.now, ask(n), 30*time.Second))
+	}
+	w.now = w.now.Add(bookRing * bookStep)
+	f := forecast{makeup: makeup{rate: 1}}
+	require.Zero(t, c.standBefore(w.now, ask(500), &f).booked)
+	require.Len(t, c.bookings.byID, 500-maxLapses)
+	require.True(t, c.bookPlace(w.now, ask(500), 30*time.Second))
+	require.Equal(t, 1, c.standBefore(w.now, ask(501), &f).booked)
+	for range 10 {
+		c.tick(w.now)
+	}
+	require.Len(t, c.bookings.byID, 1)
+	require.NotNil(t, c.bookings.byID[requestID{"k", "500"}])
+}
+
+// R14: a request takes no more of the booked minute than its own slots.
+func TestR14ALongAnswerTakesOneSlotOfTheMinute(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 4)))
+	c := &w.c.mu.core
+	for n, width := range []int{1, 1, 3} {
+		tk := &Ticket{id: fmt.Sprint(n), key: "k", class: c.classes[1], lane: lane{model: "m"}, work: 3600}
+		tk.ask.Width = width
+		require.True(t, c.bookPlace(w.now, tk, 5*time.Second))
+	}
+	require.Equal(t, expected{first: 300}, c.bookings.books[0].work)
 }
 
 // A refusal's arithmetic is told in words, with its numbers.

@@ -279,9 +279,7 @@ func (c *core) tick(now time.Time) time.Time {
 			c.expire(now, t)
 		}
 	}
-	for _, b := range c.bookings.books {
-		c.sweep(now, b)
-	}
+	c.sweepAll(now)
 	c.recallDue(now)
 	for t := range c.bound { // a hold-off may have ended
 		c.rebind(now, t.bound.rep)
