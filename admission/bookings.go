@@ -196,12 +196,12 @@ const otherKeys, closing = "\x00", "\x01"
 // bookOf is the book of a request's class, lane and key, begun if there is none
 // and nil if there are too many.
 func (c *core) bookOf(now time.Time, t *Ticket) *book {
-	l, key := lane{model: t.lane.model, engines: t.lane.engines, pin: t.lane.pin}, t.key
-	if len(c.bookings.books) >= maxBooks*7/8 && len(c.bookings.of[owner{t.class, key}]) == 0 {
-		key = otherKeys
-	}
-	who := owner{t.class, key}
+	l, who := lane{model: t.lane.model, engines: t.lane.engines, pin: t.lane.pin}, owner{t.class, t.key}
 	b := c.bookings.find(who, l)
+	if b == nil && len(c.bookings.books) >= maxBooks*7/8 {
+		who.key = otherKeys
+		b = c.bookings.find(who, l)
+	}
 	if b == nil && len(c.bookings.of[who]) >= maxLanes-1 {
 		l = lane{}
 		b = c.bookings.find(who, l)
