@@ -39,8 +39,9 @@ const (
 	// mean one has lately brought back, but bookableLeast at least. So returns come
 	// evenly, not as fast as they can be served for some seconds and then hardly at
 	// all. The more of the minute is booked, the more of each second is: what is
-	// little more than the mean must grow with it.
-	bookableEvenly, bookableLeast = 1.1, 0.3
+	// little more than the mean must grow with it. Of fewer than evenFrom clients of
+	// a key the mean says little: whether they come at all is known the sooner.
+	bookableEvenly, bookableLeast, evenFrom = 1.1, 0.3, 64
 
 	// turnaround is the least time from a refusal to its client's return. What
 	// comes sooner with the same body is another request, unless it says that it
@@ -492,8 +493,8 @@ var fillable = func() (shares [bookSpan/bookStep + 1]float64) {
 // evenly is the share of any second's rate slots that may be booked for a key that
 // expects so much work back.
 func (r *returns) evenly(now time.Time, key string, rate, expected float64) float64 {
-	most := bookableLeast
-	if k := r.keys[key]; k != nil {
+	most := bookableAtOnce
+	if k := r.keys[key]; k != nil && k.first.known()+k.again.known() >= evenFrom {
 		mean := k.back.rate(now, k.back.left(now, evenFade), evenFade) / rate
 		most = min(max(bookableEvenly*mean, bookableLeast), bookableAtOnce)
 	}

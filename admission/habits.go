@@ -111,11 +111,7 @@ func (r *returns) all() *comers {
 // of all as far as it is not known: the mean of a Dirichlet distribution of when
 // they come, whose prior is what all do, worth keyPrior clients.
 func (h *habit) toward(all *habit, into *[bookLate + 1]float64) {
-	n := all.never
-	for _, w := range all.late {
-		n += w
-	}
-	prior := keyPrior * h.unit / n
+	prior := keyPrior * h.unit / (all.known() * all.unit)
 	sum, never := 0.0, h.never+prior*all.never
 	for i := bookLate; i >= 0; i-- {
 		sum += h.late[i] + prior*all.late[i]

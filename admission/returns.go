@@ -112,6 +112,15 @@ func (h *habit) stayed() { h.never += h.weigh() }
 // came takes in that one came, so many steps after its time.
 func (h *habit) came(late int) { h.late[min(max(late, 0), bookLate)] += h.weigh() }
 
+// known is of how many clients it is, as they fade.
+func (h *habit) known() float64 {
+	n := h.never
+	for _, w := range h.late {
+		n += w
+	}
+	return n / h.unit
+}
+
 // rounding takes in whether one came only when the whole second was over.
 func (h *habit) rounding(yes bool) {
 	const memory = 64
