@@ -34,10 +34,19 @@ func TestR14HabitsAreOfKeys(t *testing.T) {
 	require.Greater(t, r.expect("alone"), 0.9)
 	require.Less(t, r.expect("leaves"), 0.05)
 
+	for range 100 {
+		r.habit(false).rounding(true)
+	}
+	rounds := r.habit(false).rounds
+	require.Equal(t, rounds, r.rounds("slow", false), "nothing is known of it")
+	r.settle("slow", 1, false)
+	require.Equal(t, rounds, r.rounds("slow", false), "whether it comes says nothing of that")
+	require.Zero(t, r.rounds("slow", true))
+
 	for _, h := range r.habits("slow", false) { // late, too, is a key's own habit
 		h.came(8)
 	}
-	r.settle("slow", 3, false)
+	r.settle("slow", 2, false)
 	r.expect("slow")
 	slow := r.own.first
 	r.expect("leaves")
