@@ -51,7 +51,10 @@ func (c *core) admit(now time.Time, t *Ticket, ask Ask) *Refusal {
 	if ref := c.queueOverLimit(now, t, f); ref != nil {
 		return ref
 	}
-	late := c.cfg.Enabled && f.known && f.total() > ask.Deadline.Sub(now) && !c.outdated(now, t.lane)
+	late := c.cfg.Enabled && f.known && f.total() > ask.Deadline.Sub(now)
+	if late && c.outdated(now, t) {
+		late, t.dares = false, true
+	}
 	if ref := c.returned(now, t, f, late); ref != nil {
 		return ref
 	}

@@ -24,6 +24,8 @@ const (
 	maxBookings = 1 << 16 // places kept, some 20 MiB; those refused beyond it are told not to come back
 	maxBooks    = 512     // of a class, a lane and a key with places
 	maxAlike    = 8       // bookings of equal bodies that are looked at
+	maxLanes    = 8       // books of a class and key; further lanes share one that concerns them all
+	maxLapses   = 64      // bookings that lapse at one event; the others do at the next ones
 
 	// bookable is the share of capacity that bookings may fill. The rest goes to
 	// newcomers: since they are accepted or not by what is the case at the
@@ -32,6 +34,14 @@ const (
 	// over more of them.
 	bookable, bookableAtOnce = 0.9, 0.6
 	bookableFrom             = 20.0 // seconds from now; less before, in proportion
+
+	// bookableEvenly is what may be booked of any second, as a multiple of what a
+	// mean one has lately brought back, but bookableLeast at least. So returns come
+	// evenly, not as fast as they can be served for some seconds and then hardly at
+	// all. The more of the minute is booked, the more of each second is: what is
+	// little more than the mean must grow with it. Of fewer than evenFrom clients of
+	// a key the mean says little: whether they come at all is known the sooner.
+	bookableEvenly, bookableLeast, evenFrom = 1.1, 0.3, 64
 
 	// turnaround is the least time from a refusal to its client's return. What
 	// comes sooner with the same body is another request, unless it says that it
@@ -66,6 +76,7 @@ type book struct {
 	class *classBook
 	lane  lane // without what only attempts and tiers need
 	key   string
+	place int // in bookings.books
 	n     int
 	work  expected // of all steps
 	from  int64    // no earlier step has bookings
@@ -91,12 +102,28 @@ func (e *expected) add(b *booking, times float64) {
 
 func (b *book) at(step int64) *bookedStep { return &b.steps[step&(bookRing-1)] }
 
+// count adds a booking's work to its book, or takes it out.
+func (b *booking) count(times int) {
+	b.book.n += times
+	b.book.work.add(b, float64(times))
+	b.book.at(b.step).work.add(b, float64(times))
+}
+
 // bookings are all places, and whose they are.
 type bookings struct {
-	books  []*book
+	books  []*book // that have places in them
+	of     map[owner][]*book
+	empty  []*book // to be begun again
 	byID   map[requestID]*booking
 	byBody map[uint64]*booking // the first one of each body
-	near   []*book             // scratch of booked
+	near   []nearBook          // scratch of booked
+	lapses int                 // at this event
+}
+
+// owner is whose books are found together.
+type owner struct {
+	class *classBook
+	key   string
 }
 
 func (c *core) stepOf(at time.Time) int64 { return int64(at.Sub(c.began) / bookStep) }
@@ -140,27 +167,21 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 	if old := c.bookings.byID[id]; old != nil {
 		c.lapse(old)
 	}
-	bk := c.bookOf(t)
+	bk := c.bookOf(now, t)
 	if bk == nil || len(c.bookings.byID) >= maxBookings {
 		return false
 	}
 	b := use(&c.supplies.booking)
 	*b = booking{
-		request: id, body: t.ask.BodyHash, seq: t.item.Seq, again: t.again, work: t.work,
+		request: id, body: t.ask.BodyHash, seq: t.item.Seq, again: t.again, work: min(t.work, float64(max(1, t.ask.Width))*bookSpan.Seconds()),
 		due: now.Add(wait), until: now.Add(wholeSeconds(wait) + bookGrace), told: now, book: bk,
 	}
 	b.step = c.stepOf(b.due)
-	if t.class.returns.habit(b.again).rounds > 0.5 { // else those told within one second come together
+	if t.class.returns.rounds(t.key, b.again) > 0.5 { // else those told within one second come together
 		b.step = c.stepOf(b.until.Add(-bookGrace))
 	}
-	if bk.n == 0 {
-		bk.from = b.step
-	}
-	bk.from = min(bk.from, b.step)
-	bk.n++
-	bk.work.add(b, 1)
+	b.count(1)
 	s := bk.at(b.step)
-	s.work.add(b, 1)
 	if b.later = s.first; b.later != nil {
 		b.later.earlier = b
 	}
@@ -169,43 +190,80 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 	return true
 }
 
-// otherKeys is whose book those share who come when most books are taken.
-const otherKeys = "\x00"
+// Names of books that are no key's: of those who come when most books are taken,
+// and of those whose last bookings lapse still, too late for their ring to take
+// new ones.
+const otherKeys, closing = "\x00", "\x01"
 
 // bookOf is the book of a request's class, lane and key, begun if there is none
 // and nil if there are too many.
-func (c *core) bookOf(t *Ticket) *book {
-	l, key := lane{model: t.lane.model, engines: t.lane.engines, pin: t.lane.pin}, t.key
-	if b := c.bookings.find(t.class, l, key); b != nil {
+func (c *core) bookOf(now time.Time, t *Ticket) *book {
+	l, who := lane{model: t.lane.model, engines: t.lane.engines, pin: t.lane.pin}, owner{t.class, t.key}
+	b := c.bookings.find(who, l)
+	if b == nil && len(c.bookings.books) >= maxBooks*7/8 {
+		who.key = otherKeys
+		b = c.bookings.find(who, l)
+	}
+	if b == nil && len(c.bookings.of[who]) >= maxLanes-1 {
+		l = lane{}
+		b = c.bookings.find(who, l)
+	}
+	if b != nil && c.sweep(now, b) && b.n > 0 {
 		return b
 	}
-	if len(c.bookings.books) >= maxBooks*7/8 {
-		key = otherKeys
-		if b := c.bookings.find(t.class, l, key); b != nil {
-			return b
-		}
-	}
-	i := slices.IndexFunc(c.bookings.books, func(b *book) bool { return b.n == 0 })
-	switch {
-	case i >= 0:
-	case len(c.bookings.books) == maxBooks:
+	if len(c.bookings.books) == maxBooks {
 		return nil
-	default:
-		i = len(c.bookings.books)
-		c.bookings.books = append(c.bookings.books, &book{})
 	}
-	b := c.bookings.books[i]
-	b.class, b.lane, b.key = t.class, l, key
-	return b
+	return c.bookings.open(who, l, c.stepOf(now))
 }
 
-func (bs *bookings) find(class *classBook, l lane, key string) *book {
-	for _, b := range bs.books {
-		if b.class == class && b.key == key && b.lane == l {
+func (bs *bookings) find(who owner, l lane) *book {
+	for _, b := range bs.of[who] {
+		if b.lane == l {
 			return b
 		}
 	}
 	return nil
+}
+
+// open begins a book.
+func (bs *bookings) open(who owner, l lane, from int64) *book {
+	b := &book{}
+	if last := len(bs.empty) - 1; last >= 0 {
+		b, bs.empty = bs.empty[last], bs.empty[:last]
+	}
+	b.class, b.key, b.lane, b.from, b.place = who.class, who.key, l, from, len(bs.books)
+	bs.books = append(bs.books, b)
+	if bs.of == nil {
+		bs.of = map[owner][]*book{}
+	}
+	bs.of[who] = append(bs.of[who], b)
+	return b
+}
+
+// disown makes a book nobody's: it takes no more places.
+func (bs *bookings) disown(b *book) {
+	who := owner{b.class, b.key}
+	own := bs.of[who]
+	if i := slices.Index(own, b); i >= 0 {
+		last := len(own) - 1
+		own[i], own[last] = own[last], nil
+		if bs.of[who] = own[:last]; last == 0 {
+			delete(bs.of, who)
+		}
+	}
+	b.key = closing
+}
+
+// empties puts a book aside that has no places left.
+func (bs *bookings) empties(b *book) {
+	bs.disown(b)
+	last := len(bs.books) - 1
+	moved := bs.books[last]
+	bs.books[b.place], moved.place = moved, b.place
+	bs.books, bs.books[last] = bs.books[:last], nil
+	b.work = expected{} // what rounding left of it
+	bs.empty = append(bs.empty, b)
 }
 
 func (bs *bookings) index(b *booking) {
@@ -242,44 +300,64 @@ func (c *core) drop(b *booking) {
 	if b.later != nil {
 		b.later.earlier = b.earlier
 	}
-	s.work.add(b, -1)
-	b.book.work.add(b, -1)
-	b.book.n--
+	b.count(-1)
 	if s.first == nil {
 		s.work = expected{} // what rounding left of it
 	}
 	if b.book.n == 0 {
-		b.book.work = expected{}
+		bs.empties(b.book)
 	}
 }
 
 // lapse ends a booking that nobody took.
 func (c *core) lapse(b *booking) {
-	b.book.class.returns.habit(b.again).stayed()
+	for _, h := range b.book.class.returns.habits(b.request.key, b.again) {
+		h.stayed()
+	}
 	c.drop(b)
 }
 
 // take ends a booking whose client is back in time.
 func (c *core) take(now time.Time, b *booking, accepted bool) {
 	r := &b.book.class.returns
-	h := r.habit(b.again)
-	h.came(int(c.stepOf(now) - b.step))
-	if rounded := b.until.Add(-bookGrace); rounded.Sub(b.due) >= 2*bookStep {
-		h.rounding(!now.Before(rounded))
+	rounded := b.until.Add(-bookGrace)
+	for _, h := range r.habits(b.request.key, b.again) {
+		h.came(int(c.stepOf(now) - b.step))
+		if rounded.Sub(b.due) >= 2*bookStep {
+			h.rounding(!now.Before(rounded))
+		}
 	}
+	r.keys[b.request.key].back.add(now, b.work, evenFade)
 	r.learn(accepted, b.book.n)
 	c.drop(b)
 }
 
-// sweep ends the bookings that can no longer be taken.
-func (c *core) sweep(now time.Time, b *book) {
+// sweep ends the bookings of a book that can no longer be taken, as far as
+// maxLapses allows. It is false if the book is too far behind to take new ones:
+// then it closes.
+func (c *core) sweep(now time.Time, b *book) bool {
 	past := c.stepOf(now) - bookLate
 	for ; b.n > 0 && b.from < past; b.from++ {
-		for s := b.at(b.from); s.first != nil; {
+		for s := b.at(b.from); s.first != nil; c.bookings.lapses++ {
+			if c.bookings.lapses >= maxLapses {
+				if past-b.from > bookRing-2*bookLate-int64(bookSpan/bookStep) {
+					c.bookings.disown(b)
+				}
+				return b.key != closing
+			}
 			c.lapse(s.first)
 		}
 	}
 	b.from = max(b.from, past)
+	return b.key != closing
+}
+
+// sweepAll sweeps all books, as far as maxLapses allows.
+func (c *core) sweepAll(now time.Time) {
+	c.bookings.lapses = 0
+	for i := len(c.bookings.books) - 1; i >= 0; i-- { // those that are swept empty leave
+		c.sweep(now, c.bookings.books[i])
+	}
 }
 
 // standing is what has been booked as it concerns a newcomer.
@@ -294,73 +372,114 @@ type standing struct {
 func (c *core) standBefore(now time.Time, t *Ticket, f *forecast) standing {
 	stretch := t.class.margin.factor()
 	room := (t.ask.Deadline.Sub(now) - f.own()).Seconds() / stretch
-	rate := f.rate
-	if f.fair > 0 { // others have the rest
-		rate = min(rate, f.fair)
-	}
-	st := c.booked(now, t, f.mean.Seconds(), room, rate)
+	st := c.booked(now, t, f, room)
 	st.before = time.Duration(float64(st.before) * stretch)
 	return st
 }
 
-// booked finds out what stands booked before a newcomer that would wait for base
-// and may wait for room, where rate slots work off what is accepted. Both are
-// without the margin.
+// booked finds out what stands booked before a newcomer that may wait for room,
+// in seconds without the margin.
 //
-// A client that comes at y finds the wait base + E(y)/rate − y, with E(y) the
-// work that is expected back by then. A newcomer makes all of these waits
+// A client that comes at y finds the wait base + E(y)/rate − y, with base the
+// newcomer's, E(y) the work that is expected back by then, and rate the slots that
+// work off what is accepted. A newcomer makes all of these waits
 // longer, so it is accepted only if the longest of them has room, and something
 // in reserve; and it is told the first moment from which on they all have.
-// No more is kept in reserve than those who have booked could need.
-func (c *core) booked(now time.Time, t *Ticket, base, room, rate float64) standing {
+// No more is kept in reserve than those who have booked could need. Beside other
+// keys, whose newcomers know nothing of its place, who is told when to come is one
+// of them. The place of one that comes back is not before it.
+func (c *core) booked(now time.Time, t *Ticket, f *forecast, room float64) standing {
+	base, rate, beside := f.mean.Seconds(), f.rate, f.fair > 0
+	if beside { // others have the rest
+		rate = min(rate, f.fair)
+	}
 	r := &t.class.returns
-	first, again := r.habit(false), r.habit(true)
-	near, total := c.bookings.near[:0], expected{}
-	st := standing{share: first.share(0)}
-	for _, b := range c.bookings.books {
-		if b.n == 0 || b.class != t.class || b.key != t.key && b.key != otherKeys || !c.compete(b.lane, t.lane) {
+	share := r.expect(t.key)
+	c.near(now, t)
+	if t.back != nil {
+		t.back.count(-1)
+		defer t.back.count(1)
+	}
+	all := c.bookings.sum()
+	request := r.reserve * c.dispersion(t) / rate
+	reserve := func(p places) float64 {
+		return min(request*p.work/float64(max(1, p.n)), reserveOfRoom*max(room, 0), p.expected/rate)
+	}
+	keep := reserve(all)
+	told := keep
+	if beside {
+		told = reserve(places{all.n + 1, all.work + t.work, all.expected + share*t.work})
+	}
+	longest, opens := base, max(0, base-room+told)
+	if all.n > 0 {
+		longest, opens = c.bookings.waits(c.stepOf(now), outlook{base, room - told, rate, r.evenly(now, t.key, rate, all.expected)})
+	}
+	return standing{before: seconds(longest - base + keep), opens: seconds(opens), booked: all.n, share: share}
+}
+
+// places are booked ones, their work, and what is expected of it.
+type places struct {
+	n              int
+	work, expected float64
+}
+
+// near makes bookings.near the books that concern a newcomer.
+func (c *core) near(now time.Time, t *Ticket) {
+	bs, r := &c.bookings, &t.class.returns
+	bs.near, bs.lapses = bs.near[:0], 0
+	for _, x := range [...]struct {
+		key  string
+		come *comers
+	}{{t.key, &r.own}, {otherKeys, &r.everyone}} {
+		own := bs.of[owner{t.class, x.key}]
+		for i := len(own) - 1; i >= 0; i-- { // those that are swept empty leave
+			if b := own[i]; c.compete(b.lane, t.lane) && c.sweep(now, b) && b.n > 0 {
+				bs.near = append(bs.near, nearBook{b, x.come})
+			}
+		}
+	}
+	r.all()
+}
+
+// sum adds up the books that concern a newcomer.
+func (bs *bookings) sum() (all places) {
+	for _, b := range bs.near {
+		all.n += b.n
+		all.work += b.work.first + b.work.again
+		all.expected += b.come.of(b.work, 0)
+	}
+	return all
+}
+
+// outlook is what the waits of those who have booked depend on beside what they
+// have booked: the newcomer's wait, what it may be, the slots that work it off, and
+// the share of them that may be booked anywhere.
+type outlook struct{ base, room, rate, most float64 }
+
+// waits finds the longest wait of all who come from now on, and the first moment
+// from which on they all have room.
+func (bs *bookings) waits(now int64, o outlook) (longest, opens float64) {
+	back := 0.0
+	for late := bookLate; late >= 0; late-- { // those who are late: they may come at any moment
+		back += expectedAt(bs.near, now-int64(late), late)
+	}
+	level := o.base + back/o.rate
+	planned := o.base + back/(o.rate*min(o.most, fillable[0]))
+	longest, opens = max(o.base, level), max(0, o.base-o.room, planned-o.room)
+	for ahead := int64(1); ahead <= int64(bookSpan/bookStep); ahead++ {
+		more := expectedAt(bs.near, now+ahead, 0) / o.rate
+		if more == 0 {
 			continue
 		}
-		c.sweep(now, b)
-		near = append(near, b)
-		total.first += b.work.first
-		total.again += b.work.again
-		st.booked += b.n
-	}
-	c.bookings.near = near
-	alike := (total.first + total.again) / float64(max(1, st.booked))
-	keep := min(r.reserve*alike*c.dispersion(t)/rate, reserveOfRoom*max(room, 0), (total.first*first.share(0)+total.again*again.share(0))/rate)
-	room -= keep
-	longest, opens := base, max(0, base-room)
-	if st.booked > 0 {
-		now, back := c.stepOf(now), 0.0
-		for late := bookLate; late >= 0; late-- { // those who are late: they may come at any moment
-			w := workAt(near, now-int64(late))
-			back += w.first*first.share(late) + w.again*again.share(late)
-		}
-		p, q := first.share(0)/rate, again.share(0)/rate
-		level := base + back/rate
-		planned := base + back/(rate*fillable[0])
-		longest = max(longest, level)
-		if planned > room {
-			opens = planned - room
-		}
-		for ahead := int64(1); ahead <= int64(bookSpan/bookStep); ahead++ {
-			w := workAt(near, now+ahead)
-			if w == (expected{}) {
-				continue
-			}
-			more, y := w.first*p+w.again*q, float64(ahead)*bookStep.Seconds()
-			level += more
-			planned += more / fillable[ahead]
-			longest = max(longest, level-y)
-			if planned-y > room {
-				opens = planned - room
-			}
+		y := float64(ahead) * bookStep.Seconds()
+		level += more
+		planned += more / min(o.most, fillable[ahead])
+		longest = max(longest, level-y)
+		if planned-y > o.room {
+			opens = planned - o.room
 		}
 	}
-	st.before, st.opens = seconds(longest-base+keep), seconds(opens)
-	return st
+	return longest, opens
 }
 
 // fillable is the share of capacity that may be booked so many steps ahead.
@@ -372,16 +491,31 @@ var fillable = func() (shares [bookSpan/bookStep + 1]float64) {
 	return shares
 }()
 
-// workAt is the work that some books have for a step.
-func workAt(near []*book, step int64) expected {
-	if len(near) == 1 {
-		return near[0].at(step).work
+// evenly is the share of any second's rate slots that may be booked for a key that
+// expects so much work back.
+func (r *returns) evenly(now time.Time, key string, rate, expected float64) float64 {
+	most := bookableAtOnce
+	if k := r.keys[key]; k != nil && k.first.known()+k.again.known() >= evenFrom {
+		mean := k.back.rate(now, k.back.left(now, evenFade), evenFade) / rate
+		most = min(max(bookableEvenly*mean, bookableLeast), bookableAtOnce)
 	}
-	var sum expected
-	for _, b := range near {
-		w := &b.at(step).work
-		sum.first += w.first
-		sum.again += w.again
+	return most + (1-most)*expected/(rate*bookSpan.Seconds())
+}
+
+// nearBook is a book that concerns a newcomer, and who of those in it come.
+type nearBook struct {
+	*book
+	come *comers
+}
+
+// expectedAt is the work of a step that is expected, so many steps after it.
+func expectedAt(near []nearBook, step int64, late int) float64 {
+	if len(near) == 1 {
+		return near[0].come.of(near[0].at(step).work, late)
+	}
+	sum := 0.0
+	for i := range near {
+		sum += near[i].come.of(near[i].at(step).work, late)
 	}
 	return sum
 }

@@ -157,6 +157,41 @@ func TestR14RefusedInTimeIsToldTheTruth(t *testing.T) {
 	require.Nil(t, w.asks(Arrival{ID: "x", Key: "k"}, w.ask()))
 }
 
+// R14: the place of one that comes back is not before it: refused in its time, it
+// is told what anybody would be who has none.
+func TestR14NobodyStandsBehindItself(t *testing.T) {
+	told := func(own bool) (standing, time.Duration) {
+		w := busyWorld(t, "k")
+		first := w.asks(Arrival{ID: "x", Key: "k"}, w.ask())
+		for i := range 5 {
+			w.asks(Arrival{ID: fmt.Sprint("o", i), Key: "k"}, w.ask())
+		}
+		w.pass(first.RetryAfter)
+		c := &w.c.mu.core
+		c.classes[1].margin.log = 0.5
+		tk := w.c.Arrive(w.now, Arrival{ID: "x", Class: "standard", Key: "k", At: w.now})
+		tk.ask, tk.lane = w.ask(), lane{model: "m", engines: "openai,llamacpp,ollama,vllm"}
+		others := len(c.bookings.byID) - 1
+		require.Greater(t, others, 2)
+		if own {
+			tk.back = c.returning(w.now, tk)
+			require.NotNil(t, tk.back)
+		} else {
+			c.drop(c.bookings.byID[requestID{"k", "x"}])
+		}
+		f := c.forecast(w.now, tk)
+		require.Equal(t, others, f.booked)
+		for _, b := range c.bookings.books {
+			require.Equal(t, len(c.bookings.byID), b.n, "and it has its place still")
+		}
+		return c.standBefore(w.now, tk, &f), w.asks(Arrival{ID: "x", Key: "k"}, w.ask()).RetryAfter
+	}
+	with, toldWith := told(true)
+	without, toldWithout := told(false)
+	require.Equal(t, without, with)
+	require.InDelta(t, toldWithout.Seconds(), toldWith.Seconds(), 0.1) // what it did is learned from
+}
+
 // R14: while few are booked the next seconds are not filled: what is expected
 // back is spread over more of them, and newcomers have the rest.
 func TestR14FewAreSpreadWidely(t *testing.T) {
@@ -173,6 +208,30 @@ func TestR14FewAreSpreadWidely(t *testing.T) {
 	}
 	expected := float64(n) * w.c.mu.classes[1].returns.habit(false).share(0) / 8 // a second of work each, one slot
 	require.InDelta(t, 0.7, expected, 0.1)
+}
+
+// R14: of any second a little more than has come back of late is booked, and the
+// more the more of the minute is: it never takes what others were told to be served in.
+func TestR14ReturnsComeEvenly(t *testing.T) {
+	r, now := &returns{}, time.Unix(1_700_000_000, 0)
+	const slots = 8.0
+	require.Equal(t, bookableAtOnce, r.evenly(now, "k", slots, 0))
+	r.settle("k", evenFrom-5, true)
+	require.Equal(t, bookableAtOnce, r.evenly(now, "k", slots, 0), "it is too early to say")
+	r.settle("k", 100, true)
+	r.settle("other", 100, true)
+	for range 1200 { // four slots' work in two minutes
+		now = now.Add(bookStep)
+		r.keys["k"].back.add(now, slots/2*bookStep.Seconds(), evenFade)
+	}
+	require.InDelta(t, bookableEvenly/2, r.evenly(now, "k", slots, 0), 0.01)
+	require.Equal(t, bookableLeast, r.evenly(now, "other", slots, 0))
+	require.Equal(t, bookableAtOnce, r.evenly(now, "k", slots/2, 0), "they were served by more than are its own now")
+	half := r.evenly(now, "k", slots, slots*30)
+	require.InDelta(t, 0.775, half, 0.01)
+	require.InDelta(t, 1, r.evenly(now, "k", slots, slots*60), 0.01)
+	now = now.Add(5 * time.Minute)
+	require.Equal(t, bookableLeast, r.evenly(now, "k", slots, 0))
 }
 
 // R14: the reserve is in requests, and the more the more their lengths spread.
@@ -204,6 +263,24 @@ func TestR14TheReserveGoesWithHowWorkSpreads(t *testing.T) {
 	require.InEpsilon(t, 0.25*reserveFirst, alike.Seconds(), 0.05)
 	require.InEpsilon(t, 2.75, spread.Seconds()/alike.Seconds(), 0.05)
 	require.InEpsilon(t, alike.Seconds()/10, keeps(40, 0).Seconds(), 0.05, "ten times the slots do the same work in a tenth of the time")
+}
+
+// R14: newcomers of other keys know nothing of a place that is booked, so who is
+// told beside them when to come is told a little later, by what may be needed for it.
+func TestR14BesideOtherKeysTheReserveIsForItsOwnPlaceToo(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 4)))
+	w.teach(time.Second)
+	c := &w.c.mu.core
+	tk := w.arrive()
+	tk.ask, tk.lane, tk.work = w.ask(), lane{model: "m"}, 1
+	opens := func(fair float64) float64 {
+		f := forecast{makeup: makeup{rate: 4, fair: fair, mean: 12 * time.Second}}
+		return c.standBefore(w.now, tk, &f).opens.Seconds()
+	}
+	alone := opens(0)
+	require.InDelta(t, 2, alone, 0.01)
+	require.InDelta(t, alone+0.8/4, opens(4), 0.01, "it comes itself, as likely as all do")
+	require.InDelta(t, alone+0.8/2, opens(2), 0.01)
 }
 
 // R14: equal requests of one key that come together are as many requests, not
@@ -245,6 +322,7 @@ func TestR14NothingIsBookedInVain(t *testing.T) {
 	never.Deadline = w.now.Add(50 * time.Millisecond) // its prompt alone takes 100 ms
 	ref := w.asks(Arrival{ID: "never", Key: "k"}, never)
 	require.True(t, ref.NoRetry)
+	require.Equal(t, time.Minute, ref.RetryAfter, "who knows no other header shall not ask every second in vain")
 	require.Len(t, w.c.mu.bookings.byID, booked)
 	for i := range 200 {
 		if ref = w.asks(Arrival{ID: fmt.Sprint("x", i), Key: "k"}, w.ask()); ref.NoRetry {
@@ -299,9 +377,7 @@ func TestBooksAddUp(t *testing.T) {
 				}
 			case 3:
 				w.now = w.now.Add(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(rt, "pass")))
-				for _, b := range c.bookings.books {
-					c.sweep(w.now, b)
-				}
+				c.sweepAll(w.now)
 			}
 			bodies := map[uint64]int{}
 			for id, b := range held {
@@ -343,6 +419,92 @@ func TestBooksAddUp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// R14: what one event does with bookings is bounded by the minute that is booked,
+// however many places, lanes and keys there are: it looks at so many steps of so
+// many books, and lets so many bookings lapse.
+func TestBooksAreBounded(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t, testConfig(rep("a", 1)))
+		c := &w.c.mu.core
+		lanes, keys := rapid.IntRange(1, 40).Draw(rt, "lanes"), rapid.IntRange(1, 600).Draw(rt, "keys")
+		ask := func(n int) *Ticket {
+			tk := &Ticket{id: fmt.Sprint(n), key: fmt.Sprint("k", n%keys), class: c.classes[1], work: 1}
+			tk.lane = lane{model: fmt.Sprint("m", n%lanes), engines: "openai"}
+			return tk
+		}
+		n := 0
+		for range rapid.IntRange(1, 4).Draw(rt, "rounds") {
+			for range rapid.IntRange(1, 300).Draw(rt, "refused") {
+				n++
+				wait := time.Duration(rapid.Int64Range(int64(time.Second), int64(time.Minute)).Draw(rt, "wait"))
+				if !c.bookPlace(w.now, ask(n), wait) {
+					require.Len(t, c.bookings.books, maxBooks)
+				}
+			}
+			w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int64{0, 1, 30, 100, 103, 3600}).Draw(rt, "pass")) * time.Second)
+			before := len(c.bookings.byID)
+			tk := ask(n)
+			f := forecast{makeup: makeup{rate: 1}}
+			st := c.standBefore(w.now, tk, &f)
+			require.LessOrEqual(t, len(c.bookings.near), 2*maxLanes)
+			require.LessOrEqual(t, before-len(c.bookings.byID), maxLapses)
+			require.LessOrEqual(t, st.booked, len(c.bookings.byID))
+			before = len(c.bookings.byID)
+			c.tick(w.now)
+			require.LessOrEqual(t, before-len(c.bookings.byID), maxLapses)
+		}
+		require.LessOrEqual(t, len(c.bookings.books), maxBooks)
+		w.now = w.now.Add(time.Hour)
+		for i := 0; len(c.bookings.byID) > 0; i++ {
+			require.LessOrEqual(t, i, n/maxLapses+1, "all lapse in the end")
+			c.tick(w.now)
+		}
+		require.Empty(t, c.bookings.books)
+		require.Empty(t, c.bookings.of)
+		for _, b := range c.bookings.empty {
+			require.Zero(t, b.n)
+			require.Equal(t, expected{}, b.work)
+			require.Equal(t, [bookRing]bookedStep{}, b.steps)
+		}
+	})
+}
+
+// R14: places that nobody has looked after for long neither lapse with those that
+// are booked a whole ring later, nor count before newcomers.
+func TestBooksThatAreFarBehindClose(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	c := &w.c.mu.core
+	ask := func(n int) *Ticket {
+		return &Ticket{id: fmt.Sprint(n), key: "k", class: c.classes[1], lane: lane{model: "m"}, work: 1}
+	}
+	for n := range 500 {
+		require.True(t, c.bookPlace(w.now, ask(n), 30*time.Second))
+	}
+	w.now = w.now.Add(bookRing * bookStep)
+	f := forecast{makeup: makeup{rate: 1}}
+	require.Zero(t, c.standBefore(w.now, ask(500), &f).booked)
+	require.Len(t, c.bookings.byID, 500-maxLapses)
+	require.True(t, c.bookPlace(w.now, ask(500), 30*time.Second))
+	require.Equal(t, 1, c.standBefore(w.now, ask(501), &f).booked)
+	for range 10 {
+		c.tick(w.now)
+	}
+	require.Len(t, c.bookings.byID, 1)
+	require.NotNil(t, c.bookings.byID[requestID{"k", "500"}])
+}
+
+// R14: a request takes no more of the booked minute than its own slots.
+func TestR14ALongAnswerTakesOneSlotOfTheMinute(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 4)))
+	c := &w.c.mu.core
+	for n, width := range []int{1, 1, 3} {
+		tk := &Ticket{id: fmt.Sprint(n), key: "k", class: c.classes[1], lane: lane{model: "m"}, work: 3600}
+		tk.ask.Width = width
+		require.True(t, c.bookPlace(w.now, tk, 5*time.Second))
+	}
+	require.Equal(t, expected{first: 300}, c.bookings.books[0].work)
 }
 
 // A refusal's arithmetic is told in words, with its numbers.

@@ -37,6 +37,9 @@ func (c *core) latest(t *Ticket) time.Time {
 		return time.Time{}
 	}
 	own := t.own
+	if t.dares {
+		own = 0 // it is late already, as far as is known
+	}
 	if t.lane.tier < c.topTier() {
 		own += lastSlack // time to call the higher tier in
 	}
@@ -297,9 +300,7 @@ func (c *core) tick(now time.Time) time.Time {
 			c.expire(now, t)
 		}
 	}
-	for _, b := range c.bookings.books {
-		c.sweep(now, b)
-	}
+	c.sweepAll(now)
 	c.recallDue(now)
 	for t := range c.bound { // a hold-off may have ended
 		c.rebind(now, t.bound.rep)
@@ -341,6 +342,9 @@ func (c *core) expire(now time.Time, t *Ticket) {
 	ref := &Refusal{
 		Reason: ReasonDeadlineExpired, PassOn: t.kept,
 		Message: "the deadline can no longer be met: other work took longer than forecast",
+	}
+	if t.dares {
+		ref.Message = "the deadline has passed: there was no slot in which to find out how long it would take"
 	}
 	if f.none {
 		ref = c.noReplica(now, t.ask)

@@ -31,6 +31,7 @@ type Arithmetic struct {
 
 	early   time.Duration // how much sooner than told it came back
 	expired bool          // it was accepted and turned away later
+	dared   bool          // it was accepted so that it is found out how long it takes
 }
 
 // The values of Arithmetic.Place.
@@ -60,7 +61,7 @@ func (c *core) reckon(now time.Time, t *Ticket, f *forecast, r *Refusal) *Arithm
 	}
 	if r != nil {
 		a.RetryAfterS = r.RetryAfter.Seconds()
-		a.expired = r.Reason == ReasonDeadlineExpired
+		a.expired, a.dared = r.Reason == ReasonDeadlineExpired, t.dares
 		if !r.NoRetry {
 			a.Place = placeBooked
 		}
@@ -78,7 +79,10 @@ func (d *Decision) Explain() {
 func (a *Arithmetic) words(observed bool) []string {
 	var w []string
 	say := func(format string, args ...any) { w = append(w, fmt.Sprintf(format, args...)) }
-	if a.expired {
+	switch {
+	case a.expired && a.dared:
+		say("It had been accepted to find out how long it takes by now, but no slot was free for that in time; this is how it would fare if it were asked anew.")
+	case a.expired:
 		say("It had been accepted, but what went before it took longer than forecast; this is how it would fare if it were asked anew.")
 	}
 	say("%s with %s could serve it; %s.", several(a.Replicas, "replica"), several(a.Slots, "slot"), ran(a.Running))

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"switchyard/queue"
@@ -110,14 +111,21 @@ const outdatedAfter = time.Minute
 // outdated reports whether nobody runs or has run lately on any replica of a lane:
 // if everyone were refused for what was learned before, it would never be
 // learned otherwise. So it is while no replica has the model in memory: if everyone
-// were refused who cannot wait for a load, none would ever be begun.
-func (c *core) outdated(now time.Time, l lane) bool {
+// were refused who cannot wait for a load, none would ever be begun. Where no slot
+// is free, one may wait to find out; the others could only be late with it.
+func (c *core) outdated(now time.Time, t *Ticket) bool {
 	absent, idle := true, true
-	for _, m := range c.usable(now, l) {
-		absent = absent && m.cold(l.model) && !m.rep.Facts.Loading && !m.runs.with(l.model)
+	for _, m := range c.usable(now, t.lane) {
+		absent = absent && m.cold(t.lane.model) && !m.rep.Facts.Loading && !m.runs.with(t.lane.model)
 		idle = idle && len(m.runs.list) == 0 && now.Sub(m.runs.learned) >= outdatedAfter
 	}
-	return absent || idle
+	return (absent || idle) && (c.startsNow(now, t) || !c.waitsFor(now, t.lane.model))
+}
+
+// waitsFor reports whether somebody waits for a model.
+func (c *core) waitsFor(now time.Time, model string) bool {
+	n, _ := c.q.Ahead(len(c.classes)-1, now.Add(math.MaxInt64), math.MaxUint64, func(l lane) bool { return l.model == model })
+	return n > 0
 }
 
 // longer is how much longer than expected an answer may be, but for the
@@ -179,6 +187,9 @@ func (c *core) forecast(now time.Time, t *Ticket) forecast {
 	f.take(best)
 	if f.none {
 		return f
+	}
+	if f.load > 0 && !slices.ContainsFunc(members, func(m *member) bool { return !c.loadsTooLong(now, m, t) }) {
+		f.known = true // if nothing else is: dispatch will send it nowhere before
 	}
 	c.describe(t)
 	if c.queueing(now, t, members, &f) {

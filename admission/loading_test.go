@@ -128,3 +128,71 @@ func TestR4AReplicaThatWouldLoadIsAskedAbout(t *testing.T) {
 	w.serve(busy, time.Second)
 	require.Equal(t, "a", w.granted(tk).Replica)
 }
+
+// R4, R5: nobody is promised what waits for a load that takes too long, though
+// nothing else is known of its model, only to be turned away a moment later.
+func TestR4ALoadThatTakesTooLongIsKnownAtOnce(t *testing.T) {
+	rc := rep("a", 2)
+	rc.Engine = replica.EngineOllama
+	w := newWorld(t, testConfig(rc))
+	f := facts("m", "n")
+	f.Engine, f.Models[0].Resident, f.Models[1].Resident = rc.Engine, false, false
+	w.report("a", f)
+	w.answered(w.granted(w.accept(w.ask())), 12*time.Second)
+	ask := func() Ask {
+		a := w.ask()
+		a.Models, a.Public = []string{"n"}, "n"
+		return a
+	}
+	w.granted(w.accept(ask())) // so that it is loaded
+	w.pass(time.Second)
+	tk := w.arrive()
+	ref := w.c.Admit(w.now, tk, ask())
+	require.NotNil(t, ref)
+	require.Equal(t, ReasonDeadlineUnmeetable, ref.Reason)
+	require.Contains(t, ref.Message, "its model is being loaded, which takes 11s still")
+	require.InDelta(t, 1, ref.RetryAfter.Seconds(), 0.1)
+	require.False(t, ref.NoRetry)
+	w.c.End(w.now, tk, Refused, ref.Reason)
+	w.pass(2 * time.Second)
+	w.granted(w.accept(ask())) // nine seconds are left of it
+}
+
+// R4, R5: one that is accepted so that a model is loaded may wait for a slot in
+// which it is until its deadline, and is not told then that others took too long.
+// More than one could only be late with it.
+func TestR4WhoIsToFindOutMayWait(t *testing.T) {
+	rc := rep("a", 1)
+	rc.Engine = replica.EngineOllama
+	for _, free := range []time.Duration{5 * time.Second, 20 * time.Second} {
+		w := newWorld(t, testConfig(rc))
+		w.inMemory(true)
+		w.inMemory(false)
+		w.answered(w.granted(w.accept(w.ask())), 12*time.Second)
+		w.answered(w.granted(w.accept(w.ask())), 100*time.Millisecond)
+		w.pass(time.Second)
+		w.inMemory(false)
+		held := w.c.mu.fleet[0]
+		held.HoldUntil = w.now.Add(free) // by a 503
+		w.c.mu.touch(held)
+		one := w.accept(w.ask())
+		w.waits(one)
+		tk := w.arrive()
+		ref := w.c.Admit(w.now, tk, w.ask())
+		require.NotNil(t, ref, "one is enough")
+		w.c.End(w.now, tk, Refused, ref.Reason)
+		w.pass(4 * time.Second)
+		w.waits(one)
+		w.pass(7 * time.Second)
+		if free < 10*time.Second {
+			require.True(t, w.granted(one).lease.loads)
+			continue
+		}
+		ref = w.refused(one)
+		require.Equal(t, ReasonDeadlineExpired, ref.Reason)
+		require.Contains(t, ref.Message, "there was no slot in which to find out")
+		d := w.c.End(w.now, one, Refused, ref.Reason)
+		d.Explain()
+		require.Contains(t, d.Explanation[0], "no slot was free for that in time")
+	}
+}

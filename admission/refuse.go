@@ -52,12 +52,18 @@ func sayf(format string, args ...any) func() string {
 
 // tellWhen tells a refused request when it would be accepted, and books that
 // place. Where coming back cannot help, common clients will not wait so long, or
-// there are too many bookings, it is told not to come back.
+// there are too many bookings, it is told not to come back. SDKs heed that before
+// Retry-After. Clients that know only the latter shall not be back every second
+// where coming back cannot help: they are told the longest wait that is heeded, by
+// the end of which what is known may have changed (outdated).
 func (c *core) tellWhen(now time.Time, t *Ticket, f forecast, r *Refusal) {
 	room := t.ask.Deadline.Sub(now)
-	r.RetryAfter = retryAfter(max(f.opens, min(f.load, f.own()-room)))
-	booked := f.own()-f.load <= room && r.RetryAfter <= bookSpan && c.bookPlace(now, t, r.RetryAfter)
-	r.NoRetry = !booked
+	if f.own()-f.load > room {
+		r.RetryAfter, r.NoRetry = bookSpan, true
+	} else {
+		r.RetryAfter = retryAfter(max(f.opens, min(f.load, f.own()-room)))
+		r.NoRetry = r.RetryAfter > bookSpan || !c.bookPlace(now, t, r.RetryAfter)
+	}
 	t.record.arithmetic = c.reckon(now, t, &f, r)
 }
 

@@ -1,13 +1,19 @@
 package admission
 
-import "math"
+import (
+	"container/list"
+	"math"
+)
 
 // returns is what has been learned of the clients of one class that were told
 // when to come back: how many do and how late, so that a booking counts for
 // what it is likely to bring; and how much room must be kept in reserve, so that
 // those who come in time are accepted.
 type returns struct {
-	first, again habit // of those who were told once, and of those who had come back before
+	first, again  habit // of those who were told once, and of those who had come back before
+	keys          map[string]*keyHabits
+	idle          list.List // of *keyHabits, that of the longest idle key first
+	own, everyone comers    // scratch of expect and all
 
 	// reserve is in requests, each as much work as the mean one and as answers'
 	// lengths spread. Work comes back and is done at random around what is
@@ -105,6 +111,15 @@ func (h *habit) stayed() { h.never += h.weigh() }
 
 // came takes in that one came, so many steps after its time.
 func (h *habit) came(late int) { h.late[min(max(late, 0), bookLate)] += h.weigh() }
+
+// known is of how many clients it is, as they fade.
+func (h *habit) known() float64 {
+	n := h.never
+	for _, w := range h.late {
+		n += w
+	}
+	return n / h.unit
+}
 
 // rounding takes in whether one came only when the whole second was over.
 func (h *habit) rounding(yes bool) {

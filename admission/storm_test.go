@@ -235,7 +235,10 @@ func (s storm) run(t *testing.T) (out aftermath) {
 // R14: of the clients that come back within a second after their time nine in
 // ten at least are accepted, whatever they do beside, however scarce capacity is
 // and however answers' lengths spread. Half of the refused never come, and still
-// no slot is idle. Returns are spread, and who asks at once gains nothing by it.
+// no slot is idle. Returns are spread: the busiest second has less than twice what
+// the mean one has. As many at random (Poisson) have 1.9 to 2.0 times as many where
+// ten a second come, and 1.3 to 1.5 where forty or more do. Who asks at once gains
+// nothing by it.
 func TestR14ReturnsAreAcceptedInAStorm(t *testing.T) {
 	half := []manner{never, told}
 	whole := []manner{never, second}
@@ -263,7 +266,10 @@ func TestR14ReturnsAreAcceptedInAStorm(t *testing.T) {
 		t.Run(fmt.Sprintf("%d slots/%s/%.1f/%s", s.slots, s.shape, s.load, name), func(t *testing.T) {
 			t.Parallel()
 			trials := 1
-			if s.slots == 4 && s.load < 3 { // so few clients come back that one run says little
+			switch { // so few clients come back that one run says little
+			case s.slots == 4 && s.load < 3:
+				trials = 8
+			case s.slots == 4:
 				trials = 3
 			}
 			inTime, accepted, spikes, even, random := 0, 0, 0.0, 0.0, 0.0
@@ -275,9 +281,7 @@ func TestR14ReturnsAreAcceptedInAStorm(t *testing.T) {
 				even, random = even+e/float64(trials), random+r/float64(trials)
 			}
 			t.Logf("honest %.3f, spikes %.2f (half of an even stream: %.2f, Poisson: %.2f)", float64(accepted)/float64(inTime), spikes, even, random)
-			if s.shape == "lognormal" {
-				require.Less(t, spikes, 2.0)
-			}
+			require.Less(t, spikes, 2.0)
 			require.GreaterOrEqual(t, float64(accepted)/float64(inTime), 0.94)
 		})
 	}

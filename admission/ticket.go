@@ -70,6 +70,7 @@ type Ticket struct {
 	back    *booking // its place, if it comes back; nil once admission has decided
 
 	again    bool // it has come back in its time
+	dares    bool // accepted although it is expected to be late, so that it is found out
 	lacking  lacking
 	supplies supplies // until Admit
 	counted  bool     // in its class's arrivals
