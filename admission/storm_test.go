@@ -267,6 +267,8 @@ func TestR14ReturnsAreAcceptedInAStorm(t *testing.T) {
 			t.Parallel()
 			trials := 1
 			switch { // so few clients come back that one run says little
+			case s.slots == 4 && s.load < 3 && s.shape == "pareto":
+				trials = 16
 			case s.slots == 4 && s.load < 3:
 				trials = 8
 			case s.slots == 4:
@@ -281,6 +283,7 @@ func TestR14ReturnsAreAcceptedInAStorm(t *testing.T) {
 				even, random = even+e/float64(trials), random+r/float64(trials)
 			}
 			t.Logf("honest %.3f, spikes %.2f (half of an even stream: %.2f, Poisson: %.2f)", float64(accepted)/float64(inTime), spikes, even, random)
+			require.Greater(t, inTime, 1000*trials)
 			require.Less(t, spikes, 2.0)
 			require.GreaterOrEqual(t, float64(accepted)/float64(inTime), 0.94)
 		})
@@ -292,7 +295,6 @@ func (s storm) judge(t *testing.T, o *aftermath) {
 	kept := float64(o.kept) / float64(o.kept+o.broken)
 	t.Logf("honest %.3f of %d, busy %.3f, spikes %.2f, kept %.3f, served never %.2f told %.2f second %.2f sdk %.2f hasty %.2f, most booked %d", o.honesty(), o.inTime,
 		o.busy, o.spikes(), kept, o.share(never), o.share(told), o.share(second), o.share(sdk), o.share(hasty), o.mostBooked)
-	require.Greater(t, o.inTime, 1000)
 	require.GreaterOrEqual(t, o.honesty(), 0.9)
 	require.GreaterOrEqual(t, o.busy, 0.98)
 	require.Greater(t, kept, 0.925)
