@@ -244,18 +244,6 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 	return true
 }
 
-// startsAtOnce reports whether some member has room for a request now.
-func (c *core) startsAtOnce(now time.Time, t *Ticket, members []*member) bool {
-	rows := c.rows(now, t.lane)
-	for i := range rows {
-		r, m := &rows[i], members[i]
-		if (r.room || !r.steady) && m.rep.FreeIn(now, m.pool) >= r.need(t) && !c.loadsTooLong(now, m, t) {
-			return true
-		}
-	}
-	return false
-}
-
 // rate is how many of n slots are left to a class by more urgent ones.
 func (c *core) rate(now time.Time, t *Ticket, n, urgent float64) float64 {
 	rate := max(n-urgent, 0.05*n, 1e-3)

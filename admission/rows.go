@@ -113,3 +113,15 @@ func (c *core) cachedIn(r *row, m *member) int {
 	}
 	return c.cachedOn(m)
 }
+
+// startsAtOnce reports whether some member has room for a request now.
+func (c *core) startsAtOnce(now time.Time, t *Ticket, members []*member) bool {
+	rows := c.rows(now, t.lane)
+	for i := range rows {
+		r, m := &rows[i], members[i]
+		if (r.room || !r.steady) && m.rep.FreeIn(now, m.pool) >= r.need(t) && !c.loadsTooLong(now, m, t) {
+			return true
+		}
+	}
+	return false
+}
