@@ -436,7 +436,7 @@ func TestBooksAreBounded(t *testing.T) {
 		}
 		n := 0
 		for range rapid.IntRange(1, 4).Draw(rt, "rounds") {
-			for range rapid.IntRange(1, 300).Draw(rt, "refused") {
+			for range rapid.IntRange(1, 150).Draw(rt, "refused") {
 				n++
 				wait := time.Duration(rapid.Int64Range(int64(time.Second), int64(time.Minute)).Draw(rt, "wait"))
 				if !c.bookPlace(w.now, ask(n), wait) {
