@@ -471,6 +471,40 @@ func TestBooksAreBounded(t *testing.T) {
 	})
 }
 
+// R14: the places of a key with many models are in eight books at most, those of
+// the many keys that come when most books are taken in one, and all count.
+func TestBooksAreShared(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	c := &w.c.mu.core
+	var models []string
+	for i := range 20 {
+		models = append(models, fmt.Sprint("m", i))
+	}
+	w.report("a", facts(models...))
+	ask := func(key, model string) *Ticket {
+		w.n++
+		return &Ticket{id: fmt.Sprint(w.n), key: key, class: c.classes[1], lane: lane{model: model}, work: 1}
+	}
+	f := forecast{makeup: makeup{rate: 1}}
+	for _, m := range models {
+		require.True(t, c.bookPlace(w.now, ask("k", m), 5*time.Second))
+	}
+	require.Equal(t, 20, c.standBefore(w.now, ask("k", "m1"), &f).booked)
+	require.Len(t, c.bookings.near, maxLanes)
+	for i := range 1000 {
+		require.True(t, c.bookPlace(w.now, ask(fmt.Sprint("k", i), "m1"), 5*time.Second))
+	}
+	require.Less(t, len(c.bookings.books), maxBooks)
+	others := 1000 - (maxBooks*7/8 - maxLanes)
+	require.Equal(t, 20+others, c.standBefore(w.now, ask("k", "m1"), &f).booked)
+	require.Equal(t, others, c.standBefore(w.now, ask("new", "m1"), &f).booked)
+
+	k := c.bookings.byID[requestID{"k", "1"}]
+	w.now = k.due
+	c.take(w.now, k, true)
+	require.Equal(t, 1.0, c.classes[1].returns.keys["k"].back.left(w.now, evenFade))
+}
+
 // R14: places that nobody has looked after for long neither lapse with those that
 // are booked a whole ring later, nor count before newcomers.
 func TestBooksThatAreFarBehindClose(t *testing.T) {
