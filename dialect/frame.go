@@ -123,7 +123,7 @@ func (f *framer) scan(p []byte) (n int, end bool) {
 }
 
 func (f *framer) scanSSE(p []byte) (n int, end bool) {
-	if f.single = false; f.lf && !f.cr && !f.filled && !f.inside {
+	if f.single = false; f.atStart() {
 		if n := f.scanLF(p); n > 0 {
 			f.crlf = false
 			return n, true
@@ -166,6 +166,11 @@ func (f *framer) scanSSE(p []byte) (n int, end bool) {
 		return i, f.close()
 	}
 	return len(p), false
+}
+
+// atStart reports whether an event of SSE is about to begin and has no CR in it.
+func (f *framer) atStart() bool {
+	return f.framing == framingSSE && f.lf && !f.cr && !f.filled && !f.inside
 }
 
 // scanLF finds the end of an event that begins and ends in p, without CRs and

@@ -102,12 +102,14 @@ func fuzzStream(t *testing.T, path, contentType string, text []byte, cuts []byte
 	}
 	whole := NewStream(ep.Format, ep, Ask{}, contentType)
 	want := run(t, whole, string(text))
-	s := NewStream(ep.Format, ep, Ask{}, contentType)
-	require.Equal(t, want, run(t, s, pieces...))
-	require.Equal(t, whole.Complete(), s.Complete())
-	require.Equal(t, whole.Usage(), s.Usage())
-	require.Equal(t, whole.Tokens(), s.Tokens())
-	require.Equal(t, string(whole.Rest()), string(s.Rest()))
+	for _, ahead := range []bool{false, true} {
+		s := NewStream(ep.Format, ep, Ask{}, contentType)
+		require.Equal(t, want, read(t, s, ahead, pieces))
+		require.Equal(t, whole.Complete(), s.Complete())
+		require.Equal(t, whole.Usage(), s.Usage())
+		require.Equal(t, whole.Tokens(), s.Tokens())
+		require.Equal(t, string(whole.Rest()), string(s.Rest()))
+	}
 }
 
 func FuzzSSE(f *testing.F) {

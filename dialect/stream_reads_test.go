@@ -67,7 +67,7 @@ func TestStreamDoesNotDependOnReads(t *testing.T) {
 		whole := stream(t, f.path, f.contentType, Ask{})
 		want := run(rt, whole, texts[i])
 		s := stream(t, f.path, f.contentType, Ask{})
-		require.Equal(rt, want, run(rt, s, split3(rt, texts[i])...))
+		require.Equal(rt, want, read(rt, s, rapid.Bool().Draw(rt, "in runs"), split3(rt, texts[i])))
 		require.Equal(rt, whole.Usage(), s.Usage())
 		require.Equal(rt, whole.Tokens(), s.Tokens())
 		require.True(rt, s.Complete())
@@ -111,4 +111,39 @@ func TestR8SearchAgreesWithParsing(t *testing.T) {
 			require.Equal(rt, slow.Usage(), fast.Usage(), "%s", event)
 		}
 	})
+}
+
+// After the first content, what is ordinary comes in one, up to what is not.
+func TestRunEndsBeforeWhatIsNotOrdinary(t *testing.T) {
+	content := `data: {"choices":[{"index":0,"delta":{"content":" a"},"finish_reason":null}]}` + "\n\n"
+	for name, next := range map[string]string{
+		"the end":          `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n",
+		"[DONE]":           "data: [DONE]\n\n",
+		"an error":         `data: {"error":{"message":"x"}}` + "\n\n",
+		"usage":            `data: {"choices":[],"usage":{"prompt_tokens":1}}` + "\n\n",
+		"a comment":        ": ping\n\n",
+		"a name":           "event: x\n" + content,
+		"another spelling": "data:" + content[len("data: "):],
+		"no end":           content[:len(content)-1],
+		"nothing":          "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := stream(t, "/v1/chat/completions", sse, Ask{})
+			s.Push([]byte(content + content + content + content + next))
+			require.Nil(t, s.Run(), "before the first content")
+			_, kind, ok := s.Next()
+			require.True(t, ok && kind == EventContent)
+			require.Equal(t, content+content+content, string(s.Run()))
+			require.Nil(t, s.Run())
+			require.Equal(t, 4, s.Tokens())
+			event, _, _ := s.Next()
+			if name != "no end" {
+				require.Equal(t, next, string(event))
+			}
+		})
+	}
+	s := stream(t, "/v1/chat/completions", sse, Ask{ReturnProgress: true})
+	s.Push([]byte(content + content))
+	s.Next()
+	require.Nil(t, s.Run(), "progress is looked for in each")
 }

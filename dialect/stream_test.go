@@ -16,10 +16,20 @@ const letters = ":rp+CTE"
 
 // run reads a stream in the given pieces to its clean end: the kinds of its
 // events as letters (a piece of a long event is "+").
-func run(t require.TestingT, s *Stream, pieces ...string) string {
+func run(t require.TestingT, s *Stream, pieces ...string) string { return read(t, s, false, pieces) }
+
+// read is run, with Run where it has something if ahead.
+func read(t require.TestingT, s *Stream, ahead bool, pieces []string) string {
 	var kinds, passed strings.Builder
 	drain := func() {
 		for {
+			if before := s.events; ahead {
+				if events := s.Run(); events != nil {
+					require.Greater(t, s.events, before)
+					kinds.WriteString(strings.Repeat(string(letters[EventContent]), s.events-before))
+					passed.Write(events)
+				}
+			}
 			event, kind, ok := s.Next()
 			if !ok {
 				return

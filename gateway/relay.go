@@ -61,6 +61,13 @@ func (r *relay) pass(p []byte) bool {
 	out, over := r.j.record.BytesOut, false
 	r.j.cork()
 	for !over {
+		if r.committed {
+			if run := r.events.Run(); run != nil {
+				r.alive = r.heard
+				over = !r.gather(p, run)
+				continue
+			}
+		}
 		event, kind, ok := r.events.Next()
 		if !ok {
 			break
