@@ -121,7 +121,7 @@ func TestRunEndsBeforeWhatIsNotOrdinary(t *testing.T) {
 		"[DONE]":           "data: [DONE]\n\n",
 		"an error":         `data: {"error":{"message":"x"}}` + "\n\n",
 		"usage":            `data: {"choices":[],"usage":{"prompt_tokens":1}}` + "\n\n",
-		"a comment":        ": ping\n\n",
+		"a comment":        ": ping\n",
 		"a name":           "event: x\n" + content,
 		"another spelling": "data:" + content[len("data: "):],
 		"no end":           content[:len(content)-1],
