@@ -507,7 +507,7 @@ func TestBooksAreShared(t *testing.T) {
 	require.Equal(t, 1.0, c.classes[1].returns.keys["k"].back.left(w.now, evenFade))
 }
 
-// R14: nor where each model has slots of its own: lanes that share a book are told
+// R14: where each model has slots of its own, too, lanes that share a book are told
 // one after another, and those with a book of their own have nothing to do with it.
 func TestR14SharedBooksConcernThoseWhoShareThem(t *testing.T) {
 	rc := rep("a", 1)
