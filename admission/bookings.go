@@ -167,8 +167,11 @@ func (c *core) bookPlace(now time.Time, t *Ticket, wait time.Duration) bool {
 	if old := c.bookings.byID[id]; old != nil {
 		c.lapse(old)
 	}
+	if len(c.bookings.byID) >= maxBookings { // before a book is begun, which would stay empty
+		return false
+	}
 	bk := c.bookOf(now, t)
-	if bk == nil || len(c.bookings.byID) >= maxBookings {
+	if bk == nil {
 		return false
 	}
 	b := use(&c.supplies.booking)
@@ -198,7 +201,7 @@ const otherKeys, closing = "\x00", "\x01"
 // bookOf is the book of a request's class, lane and key, begun if there is none
 // and nil if there are too many.
 func (c *core) bookOf(now time.Time, t *Ticket) *book {
-	l, who := lane{model: t.lane.model, engines: t.lane.engines, pin: t.lane.pin}, owner{t.class, t.key}
+	l, who := t.lane.booked(), owner{t.class, t.key}
 	b := c.bookings.find(who, l)
 	if b == nil && len(c.bookings.books) >= maxBooks*7/8 {
 		who.key = otherKeys
@@ -216,6 +219,10 @@ func (c *core) bookOf(now time.Time, t *Ticket) *book {
 	}
 	return c.bookings.open(who, l, c.stepOf(now))
 }
+
+// booked is the lane that places are booked in: what only attempts and tiers need
+// is left out.
+func (l lane) booked() lane { return lane{model: l.model, engines: l.engines, pin: l.pin} }
 
 func (bs *bookings) find(who owner, l lane) *book {
 	for _, b := range bs.of[who] {

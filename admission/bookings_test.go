@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"switchyard/replica"
 )
 
 // busyWorld has one slot, answers of a second, and as many requests of one key
@@ -503,6 +505,53 @@ func TestBooksAreShared(t *testing.T) {
 	w.now = k.due
 	c.take(w.now, k, true)
 	require.Equal(t, 1.0, c.classes[1].returns.keys["k"].back.left(w.now, evenFade))
+}
+
+// R14: where each model has slots of its own, too, lanes that share a book are told
+// one after another, and those with a book of their own have nothing to do with it.
+func TestR14SharedBooksConcernThoseWhoShareThem(t *testing.T) {
+	rc := rep("a", 1)
+	rc.Engine = replica.EngineOllama
+	w := newWorld(t, testConfig(rc))
+	var models []string
+	for i := range 12 {
+		models = append(models, fmt.Sprint("m", i))
+	}
+	f := facts(models...)
+	f.Engine = rc.Engine
+	w.report("a", f)
+	c := &w.c.mu.core
+	ask := func(m string) *Ticket {
+		w.n++
+		return &Ticket{id: fmt.Sprint(w.n), key: "k", class: c.classes[1], lane: lane{model: m, engines: "ollama"}, work: 1}
+	}
+	for _, m := range models {
+		for range 3 {
+			require.True(t, c.bookPlace(w.now, ask(m), 5*time.Second))
+		}
+	}
+	before := func(m string) int { return c.standBefore(w.now, ask(m), &forecast{makeup: makeup{rate: 1}}).booked }
+	require.Equal(t, 3, before("m0"))
+	require.Equal(t, 3*(12-(maxLanes-1)), before("m9"))
+}
+
+// Where no more places can be booked no books are begun either: none that is empty
+// is left when there is room again.
+func TestBooksAreNotBegunWithoutPlaces(t *testing.T) {
+	w := newWorld(t, testConfig(rep("a", 1)))
+	c := &w.c.mu.core
+	ask := func(key string, n int) *Ticket {
+		return &Ticket{id: fmt.Sprint(n), key: key, class: c.classes[1], lane: lane{model: "m"}, work: 1}
+	}
+	for n := range maxBookings {
+		require.True(t, c.bookPlace(w.now, ask("k", n), 5*time.Second))
+	}
+	for n := range 2 * maxBooks {
+		require.False(t, c.bookPlace(w.now, ask("late", n), 5*time.Second))
+	}
+	require.Equal(t, 1, len(c.bookings.books))
+	c.drop(c.bookings.byID[requestID{"k", "0"}])
+	require.True(t, c.bookPlace(w.now, ask("late", 0), 5*time.Second))
 }
 
 // R14: places that nobody has looked after for long neither lapse with those that

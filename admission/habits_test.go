@@ -75,6 +75,17 @@ func TestR14HabitsShrinkTowardsTheClass(t *testing.T) {
 	})
 }
 
+// R14: where everybody has come in time for very long, that is known as well.
+func TestR14NobodyHasStayedForVeryLong(t *testing.T) {
+	r := &returns{}
+	r.settle("k", 1_000_000, true)
+	r.settle("new", 1, true)
+	for _, key := range []string{"k", "new", "unknown"} {
+		require.InDelta(t, 1, r.expect(key), 1e-6)
+		require.Zero(t, r.own.first[bookLate])
+	}
+}
+
 // R12, R14: ten thousand keys cost no more than a thousand, and those that are not
 // remembered are taken to be as all are.
 func TestR14HabitsOfManyKeys(t *testing.T) {

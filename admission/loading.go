@@ -49,6 +49,13 @@ func (c *core) loadsTooLong(now time.Time, m *member, t *Ticket) bool {
 	return now.Add(m.loading(now.Sub(c.began), t.lane.model)).After(t.ask.Deadline)
 }
 
+// loadsNow reports whether some replica loads a request's model now.
+func (c *core) loadsNow(now time.Time, t *Ticket) bool {
+	return slices.ContainsFunc(c.usable(now, t.lane), func(m *member) bool {
+		return m.rep.Facts.Loading || m.runs.loading(t.lane.model)
+	})
+}
+
 // loadBegun is when the first of those was sent that wait for a model.
 func (rs *runs) loadBegun(model string) (begun time.Duration, ok bool) {
 	for i := range rs.list {

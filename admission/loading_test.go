@@ -180,6 +180,7 @@ func TestR4WhoIsToFindOutMayWait(t *testing.T) {
 		tk := w.arrive()
 		ref := w.c.Admit(w.now, tk, w.ask())
 		require.NotNil(t, ref, "one is enough")
+		require.Contains(t, ref.Message, "its model has to be loaded first, which takes about 12s", "nobody loads it yet")
 		w.c.End(w.now, tk, Refused, ref.Reason)
 		w.pass(4 * time.Second)
 		w.waits(one)

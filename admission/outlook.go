@@ -75,12 +75,19 @@ func (c *core) near(now time.Time, t *Ticket) {
 	}{{t.key, &r.own}, {otherKeys, &r.everyone}} {
 		own := bs.of[owner{t.class, x.key}]
 		for i := len(own) - 1; i >= 0; i-- { // those that are swept empty leave
-			if b := own[i]; c.compete(b.lane, t.lane) && c.sweep(now, b) && b.n > 0 {
+			if b := own[i]; (bs.shares(b, t) || c.compete(b.lane, t.lane)) && c.sweep(now, b) && b.n > 0 {
 				bs.near = append(bs.near, nearBook{b, x.come})
 			}
 		}
 	}
 	r.all()
+}
+
+// shares reports whether a book is the one that a request's lane shares with
+// others, having none of its own. Where slots are per model, no lane competes with
+// all of them.
+func (bs *bookings) shares(b *book, t *Ticket) bool {
+	return b.lane == (lane{}) && bs.find(owner{b.class, b.key}, t.lane.booked()) == nil
 }
 
 // sum adds up the books that concern a newcomer.

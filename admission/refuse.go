@@ -8,7 +8,7 @@ import (
 // unmeetable is the refusal of a request whose forecast is past its deadline.
 func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 	r := use(&c.supplies.refusal)
-	*r = Refusal{Reason: ReasonDeadlineUnmeetable, late: lateness{f.whole, f.total(), f.own(), f.load, t.ask.Deadline.Sub(now)}}
+	*r = Refusal{Reason: ReasonDeadlineUnmeetable, late: lateness{f.whole, f.load > 0 && c.loadsNow(now, t), f.total(), f.own(), f.load, t.ask.Deadline.Sub(now)}}
 	c.tellWhen(now, t, f, r)
 	return r
 }
@@ -16,6 +16,7 @@ func (c *core) unmeetable(now time.Time, t *Ticket, f forecast) *Refusal {
 // lateness is how late a refused request would be.
 type lateness struct {
 	whole                  bool // the deadline bounds the whole answer
+	loads                  bool // the model's load is under way
 	total, own, load, room time.Duration
 }
 
@@ -26,6 +27,8 @@ func (l *lateness) words() string {
 	}
 	late := fmt.Sprintf("%s would come in about %s, later than the deadline of %s", what, round(l.total), round(l.room))
 	switch {
+	case l.load > 0 && l.own-l.load <= l.room && !l.loads:
+		return fmt.Sprintf("%s: its model has to be loaded first, which takes about %s", late, round(l.load))
 	case l.load > 0 && l.own-l.load <= l.room:
 		return fmt.Sprintf("%s: its model is being loaded, which takes %s still", late, round(l.load))
 	case l.own > l.room:

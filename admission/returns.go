@@ -100,7 +100,7 @@ func (h *habit) weigh() float64 {
 		for i := range h.late {
 			h.late[i] /= h.unit
 		}
-		h.never /= h.unit
+		h.never = max(h.never/h.unit, 1e-300) // never none: share would have nobody to divide by
 		h.unit = 1
 	}
 	return h.unit
