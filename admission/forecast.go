@@ -29,10 +29,12 @@ type forecast struct {
 	standing // what has been booked before it
 	makeup   // what the wait was made of
 
-	at    *member // the busy replica that is worth waiting for; nil: none is
-	known bool    // something has been learned; a forecast that knows nothing accepts
-	none  bool    // no available replica serves the lane
-	whole bool    // the deadline bounds the whole answer
+	at     *member       // the busy replica that is worth waiting for; nil: none is
+	begins time.Duration // until a load that it needs can begin; 0: it has, or at once
+
+	known bool // something has been learned; a forecast that knows nothing accepts
+	none  bool // no available replica serves the lane
+	whole bool // the deadline bounds the whole answer
 }
 
 func (f *forecast) take(e estimate) {
@@ -221,6 +223,9 @@ func (c *core) queueing(now time.Time, t *Ticket, members []*member, f *forecast
 		return false
 	}
 	b := c.slotTimes(now, members, t)
+	if f.load > 0 && !c.loadsNow(now, t) {
+		f.begins = seconds(b.first)
+	}
 	b.during(f.load)
 	urgent := c.urgentLoad(now, t)
 	b.work, b.ahead, b.taken = work, float64(ahead), b.part*urgent
@@ -281,7 +286,7 @@ func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog
 	slots, rows := c.slotEnds[:0], c.rows(now, t.lane)
 	c.waits = c.waits[:0]
 	step := 1 + (len(members)-1)/maxLooked
-	looked := 0
+	looked, first := 0, math.Inf(1)
 	at := now.Sub(c.began)
 	for i := int(t.item.Seq % uint64(step)); i < len(members); i += step {
 		m := members[i]
@@ -291,6 +296,9 @@ func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog
 			n = m.rep.FreeIn(now, m.pool)
 		}
 		ready := slotTime{}
+		if n > 0 {
+			first = 0
+		}
 		if n > 0 && c.loadsTooLong(now, m, t) {
 			ready.free = m.loading(at, t.lane.model).Seconds()
 		}
@@ -299,6 +307,7 @@ func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog
 		}
 		if n == 0 && !rows[i].steady {
 			if hold := m.rep.HoldUntil.Sub(now); hold > 0 {
+				first = min(first, hold.Seconds())
 				for range m.pool.Free() {
 					slots = append(slots, slotTime{free: hold.Seconds()})
 				}
@@ -308,13 +317,17 @@ func (c *core) slotTimes(now time.Time, members []*member, t *Ticket) (b backlog
 		for j := range m.runs.list {
 			r := &m.runs.list[j]
 			free := r.remaining(at, pace)
+			first = min(first, free.free)
 			for range r.width {
 				slots = append(slots, free)
 			}
 		}
 	}
 	c.slotEnds = slots
-	return backlog{slots: slots, part: float64(looked) / float64(len(members))}
+	if math.IsInf(first, 1) {
+		first = 0
+	}
+	return backlog{slots: slots, first: first, part: float64(looked) / float64(len(members))}
 }
 
 // remaining predicts how long a running attempt holds its slot still: what is

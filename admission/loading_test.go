@@ -197,3 +197,35 @@ func TestR4WhoIsToFindOutMayWait(t *testing.T) {
 		require.Contains(t, d.Explanation[0], "no slot was free for that in time")
 	}
 }
+
+// R14: while the load that a request needs has not begun, it is told when the rest
+// of that will be short enough, counted from when it can begin.
+func TestR14WhoNeedsALoadThatHasNotBegun(t *testing.T) {
+	rc := rep("a", 1)
+	rc.Engine = replica.EngineOllama
+	w := newWorld(t, testConfig(rc))
+	w.inMemory(true)
+	w.inMemory(false)
+	w.answered(w.granted(w.accept(w.ask())), 12*time.Second)
+	w.answered(w.granted(w.accept(w.ask())), 100*time.Millisecond)
+	w.pass(time.Second)
+	w.inMemory(false)
+	held := w.c.mu.fleet[0]
+	held.HoldUntil = w.now.Add(8 * time.Second) // by a 503
+	w.c.mu.touch(held)
+	w.waits(w.accept(w.ask())) // it is to begin the load
+	tries := 0
+	for ; ; tries++ {
+		tk := w.arrive()
+		ref := w.c.Admit(w.now, tk, w.ask())
+		if ref == nil {
+			break
+		}
+		if tries == 0 {
+			require.InDelta(t, 10.0, ref.RetryAfter.Seconds(), 0.5, "a load of 12 s from 8 s on, and 10 s of patience")
+		}
+		w.c.End(w.now, tk, Refused, ref.Reason)
+		w.pass(ref.RetryAfter)
+	}
+	require.LessOrEqual(t, tries, 3, "what runs by then looks a little longer than it did ahead")
+}

@@ -64,7 +64,11 @@ func (c *core) tellWhen(now time.Time, t *Ticket, f forecast, r *Refusal) {
 	if f.own()-f.load > room {
 		r.RetryAfter, r.NoRetry = bookSpan, true
 	} else {
-		r.RetryAfter = retryAfter(max(f.opens, min(f.load, f.own()-room)))
+		opens := max(f.opens, min(f.load, f.own()-room))
+		if f.begins > 0 && f.own() > room { // the load gets no shorter before it begins
+			opens = max(opens, f.begins+min(f.load, opens))
+		}
+		r.RetryAfter = retryAfter(opens)
 		r.NoRetry = r.RetryAfter > bookSpan || !c.bookPlace(now, t, r.RetryAfter)
 	}
 	t.record.arithmetic = c.reckon(now, t, &f, r)

@@ -8,6 +8,7 @@ import (
 // backlog is what a request waits for: work, and the slots that do it.
 type backlog struct {
 	slots []slotTime
+	first float64 // when the first of them is free, in seconds, whatever has to be loaded
 	part  float64 // of all slots that these are
 	ahead float64 // requests that go before it
 	work  float64 // slot-seconds of those
