@@ -162,19 +162,8 @@ func TestR4ALoadThatTakesTooLongIsKnownAtOnce(t *testing.T) {
 // which it is until its deadline, and is not told then that others took too long.
 // More than one could only be late with it.
 func TestR4WhoIsToFindOutMayWait(t *testing.T) {
-	rc := rep("a", 1)
-	rc.Engine = replica.EngineOllama
 	for _, free := range []time.Duration{5 * time.Second, 20 * time.Second} {
-		w := newWorld(t, testConfig(rc))
-		w.inMemory(true)
-		w.inMemory(false)
-		w.answered(w.granted(w.accept(w.ask())), 12*time.Second)
-		w.answered(w.granted(w.accept(w.ask())), 100*time.Millisecond)
-		w.pass(time.Second)
-		w.inMemory(false)
-		held := w.c.mu.fleet[0]
-		held.HoldUntil = w.now.Add(free) // by a 503
-		w.c.mu.touch(held)
+		w := unloadedAndHeldOff(t, free)
 		one := w.accept(w.ask())
 		w.waits(one)
 		tk := w.arrive()
@@ -198,9 +187,9 @@ func TestR4WhoIsToFindOutMayWait(t *testing.T) {
 	}
 }
 
-// R14: while the load that a request needs has not begun, it is told when the rest
-// of that will be short enough, counted from when it can begin.
-func TestR14WhoNeedsALoadThatHasNotBegun(t *testing.T) {
+// unloadedAndHeldOff is a replica that is left alone for so long and whose model is
+// not in memory: a load is known to take 12 s, and an answer a tenth of one.
+func unloadedAndHeldOff(t *testing.T, free time.Duration) *world {
 	rc := rep("a", 1)
 	rc.Engine = replica.EngineOllama
 	w := newWorld(t, testConfig(rc))
@@ -211,8 +200,15 @@ func TestR14WhoNeedsALoadThatHasNotBegun(t *testing.T) {
 	w.pass(time.Second)
 	w.inMemory(false)
 	held := w.c.mu.fleet[0]
-	held.HoldUntil = w.now.Add(8 * time.Second) // by a 503
+	held.HoldUntil = w.now.Add(free) // by a 503
 	w.c.mu.touch(held)
+	return w
+}
+
+// R14: while the load that a request needs has not begun, it is told when the rest
+// of that will be short enough, counted from when it can begin.
+func TestR14WhoNeedsALoadThatHasNotBegun(t *testing.T) {
+	w := unloadedAndHeldOff(t, 8*time.Second)
 	w.waits(w.accept(w.ask())) // it is to begin the load
 	tries := 0
 	for ; ; tries++ {
